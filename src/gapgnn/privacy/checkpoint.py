@@ -19,8 +19,8 @@ one.
 - A checkpoint that was changed by hand has no state that the ledger knows.
 
 The noise key is not written: whoever found it could take the noise off the hops. At node level the
-cut of the out-lists after a resume comes from the fresh key, too; any key keeps the bound on a
-record's influence (privacy page, sections 1, 2 and 6).
+cut of the adjacency lists after a resume comes from the fresh key, too; any key keeps the bound on
+a record's influence (privacy page, sections 1, 2 and 6).
 
 The folder holds what the model's folder will hold, and nothing else: neither the fingerprint nor,
 at node level, hop 0.
@@ -44,7 +44,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from gapgnn import __version__
-from gapgnn.errors import DataError, InputError, PrivacyError, UnavailableError
+from gapgnn.errors import InputError, IntegrityError, PrivacyError, UnavailableError
 from gapgnn.graph import file_digest
 from gapgnn.privacy.ledger import Charge, Ledger
 from gapgnn.rng import system_entropy
@@ -378,8 +378,8 @@ def _interrupts_held_back() -> Iterator[None]:
         signal.raise_signal(received[0])
 
 
-def _damaged(path: Path) -> DataError:
-    return DataError(f"the unfinished run is damaged: {str(path)!r} is not what was written.")
+def _damaged(path: Path) -> IntegrityError:
+    return IntegrityError(f"the unfinished run is damaged: {str(path)!r} is not what was written.")
 
 
 def _checksum(content: Mapping[str, Any]) -> str:

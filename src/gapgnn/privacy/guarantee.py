@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -24,11 +24,9 @@ from gapgnn.privacy.budget import check_delta, check_epsilon, check_part, stated
 from gapgnn.privacy.operators import Neighbors, edge_types_growth
 from gapgnn.privacy.relations import (
     Links,
+    Relation,
     auto_delta,
-    links_of,
     parse_relation,
-    protected_entities,
-    resolve_relation,
 )
 
 
@@ -59,12 +57,18 @@ class EntityCounts:
             is_directed=graph.is_directed,
         )
 
-    def protected(self, level: str, relation: str) -> int:
-        """Return how many entities a relation protects."""
+    def protected(self, relation: Relation) -> int:
+        """Return how many entities a relation protects: arcs, edges or nodes.
+
+        >>> EntityCounts(num_nodes=10, num_edges=99, num_arcs=198, is_directed=False).protected(
+        ...     parse_relation("undirected")
+        ... )
+        99
+        """
+        if not isinstance(relation, Links):
+            return self.num_nodes
         # Where arcs are protected each is an entity of its own, also on a symmetric graph.
-        by_arcs = level == "edge" and links_of(relation).are_arcs
-        num_edges = self.num_arcs if by_arcs else self.num_edges
-        return protected_entities(level, num_nodes=self.num_nodes, num_edges=num_edges)
+        return self.num_arcs if relation.are_arcs else self.num_edges
 
 
 @dataclass(frozen=True)
@@ -72,8 +76,7 @@ class Guarantee:
     """A resolved promise: which neighbours, what budget, and the noise that keeps it.
 
     Attributes:
-        level: ``none``, ``edge`` or ``node``.
-        relation: the neighbouring relation, never ``auto``.
+        relation: which graphs are neighbours.
         epsilon: accounted, at most what was asked; 0 if nothing private is read; None at level
             none.
         delta: at which epsilon is accounted; 0 at level none.
@@ -86,8 +89,7 @@ class Guarantee:
             was none.
     """
 
-    level: str
-    relation: str
+    relation: Relation
     epsilon: float | None
     delta: float
     delta_is_auto: bool
@@ -97,11 +99,16 @@ class Guarantee:
     events: tuple[Event, ...]
     charged: tuple[Event, ...] = ()
 
+    @property
+    def level(self) -> str:
+        """What is protected: ``none``, ``edge`` or ``node``."""
+        return self.relation.level
+
     def to_dict(self) -> dict[str, Any]:
         """Return the promise as JSON holds it, without the exact number of entities."""
         return {
             "level": self.level,
-            "relation": self.relation,
+            "relation": self.relation.name,
             "epsilon": self.epsilon,
             "delta": self.delta,
             "delta_is_auto": self.delta_is_auto,
@@ -116,7 +123,9 @@ class Guarantee:
         """Read a promise back; it says nothing of how many entities it was made for."""
         lists = ("events", "charged")
         events = {name: tuple(map(Event.from_dict, values[name])) for name in lists}
-        return cls(**{**values, **events, "entities": 0})
+        relation = parse_relation(values["relation"], values["level"])
+        others = {name: value for name, value in values.items() if name != "level"}
+        return cls(**{**others, **events, "relation": relation, "entities": 0})
 
     def multiplier_of(self, label: str) -> float:
         """Return the noise multiplier of the release of this name."""
@@ -137,35 +146,32 @@ class Guarantee:
         counts: EntityCounts | Graph,
         template: Sequence[Event],
         *,
-        level: str,
-        relation: str,
+        relation: Relation,
         epsilon: float,
         delta: float | str,
-        fixed: Callable[[str, float], Sequence[Event]] | None = None,
+        fixed: Sequence[Event] = (),
     ) -> Guarantee:
         """Calibrate the template's free multiplier to the budget (privacy page, section 3).
 
         Args:
             counts: of the entities that are protected, or the graph that has them.
             template: what is released, with noise as a ratio to the free multiplier.
-            level: what is protected.
-            relation: which graphs are neighbours, or ``auto``.
+            relation: which graphs are neighbours.
             epsilon: the budget.
             delta: at which, or ``auto``.
-            fixed: returns, for the resolved relation and delta, what else is released, with noise
-                that is already decided.
+            fixed: what else is released, with noise that is already decided.
         """
-        promise = cls.unpriced(counts, level=level, relation=relation, delta=delta)
-        if level == "none" or not template:
+        promise = cls.unpriced(counts, relation=relation, delta=delta)
+        if promise.level == "none" or not template:
             return promise
         check_part(epsilon)
-        _check_allowance(promise.delta, template, promise.relation)
+        _check_allowance(promise.delta, template, relation)
         found = calibrate(
             template,
             epsilon=epsilon,
             delta=promise.delta,
-            relation=promise.relation,
-            fixed=() if fixed is None else fixed(promise.relation, promise.delta),
+            relation=relation,
+            fixed=fixed,
         )
         if not 0 < found.noise_multiplier < math.inf:
             raise PrivacyError(
@@ -186,10 +192,10 @@ class Guarantee:
         The first one is pure, and whatever it says, what follows keeps the epsilon of its option:
         both add up, which holds for any choice (basic composition, privacy page, section 3). The
         events of all options are listed, each with the number of its option, so that a budget
-        counts the dearest (:func:`~gapgnn.privacy.accounting.worst_cases`).
+        counts the dearest (:func:`~gapgnn.privacy.accounting.parallel_compositions`).
         """
         dearest = max(options, key=lambda option: option.epsilon or 0.0)
-        price = first.times * first.pair(parse_relation(dearest.relation)).pure_epsilon
+        price = first.times * first.pair(dearest.relation).pure_epsilon
         events: dict[Event, None] = {}
         for number, option in enumerate(options, start=1):
             for event in option.events:
@@ -211,7 +217,7 @@ class Guarantee:
             epsilon=whole.epsilon,
             accountant=f"{self.accountant}, added to the first release",
             events=(first, *self.events),
-            charged=whole.events,
+            charged=whole.charged or whole.events,
         )
 
     def attack_bounds(self) -> AttackBounds | None:
@@ -232,8 +238,7 @@ class Guarantee:
         counts: EntityCounts | Graph,
         events: Sequence[Event],
         *,
-        level: str,
-        relation: str,
+        relation: Relation,
         epsilon: float,
         delta: float | str,
     ) -> Guarantee:
@@ -243,9 +248,9 @@ class Guarantee:
         the releases add up (privacy page, section 3). What differs from the budget by rounding
         alone is the budget.
         """
-        promise = cls.unpriced(counts, level=level, relation=relation, delta=delta)
-        check_finite_budget(level, epsilon)
-        spent = account(events, 0.0, relation=promise.relation).epsilon
+        promise = cls.unpriced(counts, relation=relation, delta=delta)
+        check_finite_budget(promise.level, epsilon)
+        spent = account(events, 0.0, relation=relation).epsilon
         if math.isinf(spent):
             edge_types = ", ".join(sorted({type(event).__name__ for event in events}))
             raise PrivacyError(f"A pure guarantee must have pure events. Got {edge_types}.")
@@ -269,17 +274,16 @@ class Guarantee:
         counts: EntityCounts | Graph,
         events: Sequence[Event],
         *,
-        level: str,
-        relation: str,
+        relation: Relation,
         delta: float | str,
         noise_multiplier: float | None,
     ) -> Guarantee:
         """Price releases whose noise is already decided: prediction on a new graph."""
-        promise = cls.unpriced(counts, level=level, relation=relation, delta=delta)
-        if level == "none" or not events:
+        promise = cls.unpriced(counts, relation=relation, delta=delta)
+        if promise.level == "none" or not events:
             return promise
-        _check_allowance(promise.delta, events, promise.relation)
-        spend = account(events, promise.delta, relation=promise.relation)
+        _check_allowance(promise.delta, events, relation)
+        spend = account(events, promise.delta, relation=relation)
         return replace(
             promise,
             epsilon=stated_epsilon(spend.epsilon),
@@ -290,20 +294,17 @@ class Guarantee:
 
     @classmethod
     def unpriced(
-        cls, counts: EntityCounts | Graph, *, level: str, relation: str, delta: float | str
+        cls, counts: EntityCounts | Graph, *, relation: Relation, delta: float | str
     ) -> Guarantee:
         """Resolve who is protected and delta; nothing is released yet."""
         known = counts if isinstance(counts, EntityCounts) else EntityCounts.of(counts)
-        resolved = resolve_relation(level, relation, is_directed=known.is_directed)
-        if level == "none":
-            return cls(level, resolved, None, 0.0, False, 0, None, "none", ())
-        entities = known.protected(level, resolved)
+        if relation.level == "none":
+            return cls(relation, None, 0.0, False, 0, None, "none", ())
+        entities = known.protected(relation)
         stated = check_delta(delta)
         is_auto = stated is None
         chosen = auto_delta(entities) if stated is None else stated
-        return cls(
-            level, resolved, 0.0, chosen, is_auto, entities, None, "nothing private is read", ()
-        )
+        return cls(relation, 0.0, chosen, is_auto, entities, None, "nothing private is read", ())
 
     def rdp_epsilon(self) -> float | None:
         """Return the price of the same events under Renyi accounting, None where it has none."""
@@ -315,10 +316,8 @@ class Guarantee:
 
     def undirected_epsilon(self) -> float | None:
         """Return what the same noise costs for whole edges, where as many arcs are promised."""
-        if self.level != "edge" or not self.events:
-            return None
-        promised = links_of(self.relation)
-        if not promised.are_arcs:
+        promised = self.relation
+        if not isinstance(promised, Links) or not promised.are_arcs or not self.events:
             return None
         if self.delta == 0 and self.epsilon is not None:
             # Two bits, each of which a pure release protects.
@@ -329,7 +328,7 @@ class Guarantee:
         # The sensitivity of an edge of two arcs is sqrt(2) times that of one (section 1).
         ratio = Neighbors.bound(promised) / Neighbors.bound(whole)
         events = [event.scaled(ratio) for event in self.events]
-        return account(events, self.delta, relation=whole.name).epsilon
+        return account(events, self.delta, relation=whole).epsilon
 
     def every_type_epsilon(self, num_types: int, *, has_total: bool) -> float | None:
         """Return what the same noise costs for links of every type at once, promised for any."""
@@ -341,12 +340,7 @@ class Guarantee:
         return account(events, self.delta, relation=self.relation).epsilon
 
 
-def count_entities(graph: Graph, level: str, relation: str) -> int:
-    """Return how many entities a relation protects in a graph: ``auto`` for delta follows them."""
-    return EntityCounts.of(graph).protected(level, relation)
-
-
-def _check_allowance(delta: float, events: Sequence[Event], relation: str) -> None:
+def _check_allowance(delta: float, events: Sequence[Event], relation: Relation) -> None:
     """Refuse delta 0 where no epsilon would be finite: for Gaussian noise in any form."""
     if delta == 0 and math.isinf(account(events, 0.0, relation=relation).epsilon):
         raise InputError(

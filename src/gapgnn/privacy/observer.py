@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from gapgnn.privacy import Relation
     from gapgnn.privacy.dpsgd import PoissonBatch
 
 
@@ -61,7 +62,7 @@ class Release:
 class ReleaseObserver(Protocol):
     """What an audit installs to observe a run."""
 
-    def begin(self, purpose: str, *, ids: NDArray[Any], level: str, relation: str) -> None:
+    def begin(self, purpose: str, *, ids: NDArray[Any], relation: Relation) -> None:
         """Learn who is who, by position, and what is promised, before anything is released."""
 
     def release(self, release: Release, output: Any) -> Any:

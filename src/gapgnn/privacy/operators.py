@@ -47,7 +47,7 @@ class Arcs:
 
     Attributes:
         graph: whose arcs.
-        max_degree: how many entries are kept of every out-list; None for all.
+        max_degree: how many entries are kept of every adjacency list; None for all.
         key: the secret that decides which ones.
         symmetrised: messages also travel against arcs; self-loops are left out then.
         drops_loops: arcs from a node to itself are left out.
@@ -212,7 +212,7 @@ class Symmetrized:
 
 @dataclass(frozen=True, eq=False)
 class DegreeBounded:
-    """The sum over out-lists truncated to at most D entries each: ``cut(A)^T X``.
+    """The sum over adjacency lists truncated to at most D entries each: ``cut(A)^T X``.
 
     **Theorem.** Over the rows of everybody but p the sensitivity is sqrt(D) for ``AddRemove()`` and
     2 sqrt(D) for ``Replace()``.
@@ -290,7 +290,7 @@ class OutDegreeNormalized:
     record whose entries all have a row; with the self-loop counted twice row p would move by two
     messages and the distance be up to sqrt(2).
 
-    At edge level there is no use: one link changes the length of a list and with it all messages.
+    At edge level there is no use: one edge changes the out-degree and with it all messages.
     If p also vanished from the lists of others, their ``c_u`` would change: not bounded.
 
     Args:
@@ -319,7 +319,7 @@ class OutDegreeNormalized:
         return Messages((arcs,), self.copies, to_self=self.to_self)
 
     def sums(self, rows: Tensor) -> Tensor:
-        """Return the sums of the divided rows, and of one's own."""
+        """Return the sums of the normalised rows, and of one's own."""
         sent = _on_grid(rows, self.messages)
         if not self.to_self:
             return _product(_matrix(self.graph), sent)
@@ -459,7 +459,7 @@ def edge_types_growth(num_types: int, *, has_total: bool) -> float:
 
 
 def _csr(graph: Graph, indptr: Any, indices: Any, weights: Any = None) -> sp.csr_array:
-    """Return out-lists as a matrix of weights, row = source."""
+    """Return adjacency lists as a matrix of weights, row = source."""
     values = np.ones(len(indices)) if weights is None else weights.astype(np.float64)
     return sp.csr_array((values, indices, indptr), shape=(graph.num_nodes,) * 2)
 

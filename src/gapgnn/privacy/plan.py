@@ -14,11 +14,16 @@ from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
-from gapgnn.errors import PrivacyError
-from gapgnn.graph import Graph
-from gapgnn.privacy.accounting import Event
-from gapgnn.privacy.guarantee import EntityCounts, Guarantee
-from gapgnn.privacy.relations import public_count
+from gapgnn.errors import InputError, PrivacyError, check_integer
+from gapgnn.graph import Graph, as_graph
+from gapgnn.privacy.accounting import Event, Gaussian
+from gapgnn.privacy.guarantee import EntityCounts, Guarantee, check_finite_budget
+from gapgnn.privacy.relations import (
+    Relation,
+    public_count,
+    resolve_edge_types,
+    resolve_relation,
+)
 
 Settings = TypeVar("Settings")
 
@@ -116,6 +121,8 @@ class PlannedHops:
         to_self: every node also sends to itself.
         is_symmetrised: messages travel along arcs and against them.
         with_union: the sum over the union of several edge types is released beside each type's.
+        protects: with several edge types at edge level: ``any`` if neighbours differ in an edge of
+            one type, ``each`` if in an edge of every type. At node level it is always ``each``.
     """
 
     event: str
@@ -125,6 +132,7 @@ class PlannedHops:
     to_self: bool = False
     is_symmetrised: bool = False
     with_union: bool = False
+    protects: Literal["any", "each"] = "any"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,13 +151,23 @@ class PlannedTraining:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Declared:
+    """The settings of a plan that no method made (:meth:`Plan.declare`).
+
+    Attributes:
+        edge_types: ``any`` or ``each``: in which of several edge types neighbours differ.
+    """
+
+    edge_types: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan(Generic[Settings]):
     """What a run will do to private data.
 
     Attributes:
         method: that it is of.
-        level: what is protected.
-        relation: which graphs are neighbours, never ``auto``.
+        relation: which graphs are neighbours.
         budget: the epsilon that was asked for.
         delta: at which, a number.
         settings: every hyperparameter of the method, with nothing left to ``auto``.
@@ -166,8 +184,7 @@ class Plan(Generic[Settings]):
     """
 
     method: str
-    level: str
-    relation: str
+    relation: Relation
     budget: float
     delta: float
     settings: Settings
@@ -181,6 +198,87 @@ class Plan(Generic[Settings]):
     first: Event | None = None
     options: tuple[Plan[Settings], ...] = ()
     guarantee: Guarantee | None = None
+
+    @staticmethod
+    def declare(
+        graph: Any,
+        *,
+        level: Literal["none", "edge", "node"] = "edge",
+        epsilon: float = 1.0,
+        delta: float | Literal["auto"] = "auto",
+        relation: str = "auto",
+        hops: Mapping[str, int | PlannedHops] | None = None,
+        events: Sequence[Event] = (),
+        max_degree: int = 100,
+        edge_types: Literal["auto", "each", "any"] = "auto",
+        method: str = "own program",
+    ) -> Plan[Declared]:
+        """Return the calibrated plan of releases that a program of one's own declares by name.
+
+        All of them together cost at most ``epsilon``. Nothing is charged here: a
+        :class:`~gapgnn.privacy.session.PrivateSession` charges the plan and makes its releases.
+
+        Args:
+            graph: that will be read, of which public facts are used alone.
+            level: what is protected.
+            epsilon: the budget of all releases together.
+            delta: at which, or ``auto``.
+            relation: which graphs are neighbours, or ``auto``.
+            hops: for each name the number of hops that ``session.release(name, rows)`` makes, or
+                how they aggregate. All hops get the same noise multiplier.
+            events: further releases, which ``session.draw`` makes, each with a label. Their noise
+                multiplier is a ratio to that of the hops.
+            max_degree: neighbours D that adjacency lists are cut to at node level, where hops are
+                given by their number.
+            edge_types: ``each`` hides one edge of every type at once, ``any`` one edge of one type.
+            method: what the program is called in the ledger and on the card.
+
+        >>> from gapgnn import load_dataset
+        >>> print(Plan.declare(load_dataset("social"), epsilon=2.0, hops={"sums": 2}))
+        Plan of own program: level edge, relation undirected
+        price: epsilon 2, delta 1e-07 (auto); accountant: exact
+        release: sums: Gaussian, noise_multiplier 3.46349, count 2
+        hops 'sums': 2 in a row
+        edge_types: any
+        """
+        is_node = level == "node"
+        graph = as_graph(graph, not_finite="zero" if is_node else "refuse")
+        if level != "none":
+            check_finite_budget(level, epsilon)
+        protects = resolve_edge_types(level, edge_types)
+        # Nobody's role matters here, so at node level no training node is counted.
+        facts = PublicFacts.of(graph, level=level, train_size=0 if is_node else "auto")
+        planned = {
+            name: _declared_hops(name, one, protects, max_degree if is_node else None)
+            for name, one in (hops or {}).items()
+        }
+        template = [
+            Gaussian(1.0, count=one.count * _sums_of(one, facts.num_types, protects), label=name)
+            for name, one in planned.items()
+        ]
+        labels = [event.label for event in (*template, *events)]
+        if not all(labels) or len(set(labels)) < len(labels):
+            raise InputError(
+                f"`hops` and `events` must have a name of their own each. Got {', '.join(labels)}."
+            )
+        neighbours = resolve_relation(level, relation, is_directed=graph.is_directed)
+        known = Guarantee.unpriced(facts.counts, relation=neighbours, delta=delta)
+        plan: Plan[Declared] = Plan(
+            method=method,
+            relation=neighbours,
+            budget=math.inf if level == "none" else epsilon,
+            delta=known.delta,
+            settings=Declared(edge_types=protects),
+            facts=facts,
+            template=() if level == "none" else (*template, *events),
+            hops=planned,
+        )
+        return plan.calibrated(delta)
+
+    @property
+    def level(self) -> str:
+        """What is protected: ``none``, ``edge`` or ``node``."""
+        return self.relation.level
 
     @property
     def promise(self) -> Guarantee:
@@ -198,8 +296,7 @@ class Plan(Generic[Settings]):
             delta: as it was asked for, so that the card can say whether it was automatic.
         """
         assert self.facts is not None
-        relation = "auto" if self.level == "none" else self.relation
-        asked: dict[str, Any] = {"level": self.level, "relation": relation, "delta": delta}
+        asked: dict[str, Any] = {"relation": self.relation, "delta": delta}
         if self.options:
             assert self.first is not None
             options = tuple(option.calibrated(delta) for option in self.options)
@@ -212,11 +309,7 @@ class Plan(Generic[Settings]):
             found = Guarantee.unpriced(counts, **asked)
         else:
             found = Guarantee.resolve(
-                counts,
-                self.template,
-                epsilon=self.budget,
-                fixed=lambda relation, delta: self.fixed,
-                **asked,
+                counts, self.template, epsilon=self.budget, fixed=self.fixed, **asked
             )
         return replace(self, guarantee=found)
 
@@ -301,7 +394,6 @@ class Plan(Generic[Settings]):
         budget = values["budget"]
         return cls(
             method=str(values["method"]),
-            level=promise.level,
             relation=promise.relation,
             budget=math.inf if budget is None else float(budget),
             delta=promise.delta,
@@ -309,6 +401,24 @@ class Plan(Generic[Settings]):
             hops={str(name): PlannedHops(**hops) for name, hops in values["hops"].items()},
             guarantee=promise,
         )
+
+
+def _declared_hops(
+    name: str,
+    declared: int | PlannedHops,
+    protects: Literal["any", "each"],
+    max_degree: int | None,
+) -> PlannedHops:
+    """Return hops that are paid for by the event of their own name."""
+    if isinstance(declared, PlannedHops):
+        return replace(declared, event=name, protects=protects)
+    count = check_integer(f"hops[{name!r}]", declared, at_least=1)
+    return PlannedHops(event=name, count=count, max_degree=max_degree, protects=protects)
+
+
+def _sums_of(hops: PlannedHops, num_types: int, protects: str) -> int:
+    """Return how many sums of one hop move for neighbours (privacy page, section 2)."""
+    return num_types if protects == "each" else 1 + hops.with_union
 
 
 def plain(settings: Any) -> dict[str, Any]:
@@ -327,9 +437,9 @@ def _plain(value: Any) -> Any:
 
 def _event_line(event: Event) -> str:
     values = event.to_dict()
-    kind = values.pop("event")
+    name = values.pop("event")
     label = values.pop("label", "")
-    return f"{label or kind}: {kind}, " + ", ".join(f"{k} {_brief(v)}" for k, v in values.items())
+    return f"{label or name}: {name}, " + ", ".join(f"{k} {_brief(v)}" for k, v in values.items())
 
 
 def _hops_line(hops: PlannedHops) -> str:

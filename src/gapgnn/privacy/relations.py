@@ -16,19 +16,11 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from gapgnn.errors import InputError, check_choice, check_integer
 
 LEVELS = ("none", "edge", "node")
-RELATIONS_OF_LEVEL = {
-    "none": (),
-    "edge": ("directed", "undirected"),
-    "node": ("add-remove", "replace"),
-}
-# Those that are a word alone; at edge level there is one more for every number of links.
-RELATIONS = ("directed", "undirected", "add-remove", "replace")
-_SAMPLES = ("5-edges", "5-arcs")
 
 
 class Relation(ABC):
@@ -88,7 +80,7 @@ class Unprotected(Relation):
     @property
     def sentence(self) -> str:
         """That nothing is promised."""
-        return "No two graphs are told apart by a guarantee: nothing is protected."
+        return "No guarantee makes two graphs hard to distinguish: nothing is protected."
 
     def covers(self, other: Relation) -> bool:
         """Tell whether the other one protects nothing either."""
@@ -218,7 +210,7 @@ class KEdges(Links):
 
 
 class Records(Relation):
-    """One person's record: features, label and own out-list."""
+    """One person's record: features, label and adjacency list."""
 
     level: ClassVar[str] = "node"
 
@@ -253,7 +245,7 @@ class AddRemove(Records):
     def sentence(self) -> str:
         """Which two graphs are neighbours, in words."""
         return (
-            "Two graphs are neighbours if one person's record (features, label and own out-list) "
+            "Two graphs are neighbours if one person's record (features, label and adjacency list) "
             "is in one and not in the other."
         )
 
@@ -273,13 +265,24 @@ class Replace(Records):
     def sentence(self) -> str:
         """Which two graphs are neighbours, in words."""
         return (
-            "Two graphs are neighbours if one person's record (features, label and own out-list) "
+            "Two graphs are neighbours if one person's record (features, label and adjacency list) "
             "is exchanged for another record."
         )
 
 
 # A relation, or its name where users write it.
 RelationLike: TypeAlias = Relation | str
+
+# Those that are a word alone, by name; and at edge level one for every number of links.
+_WORDS: dict[object, Relation] = {
+    one.name: one for one in (Directed(), Undirected(), AddRemove(), Replace())
+}
+_NUMBERED: dict[str, type[KEdges] | type[KArcs]] = {"edges": KEdges, "arcs": KArcs}
+_SAMPLES = {unit: several(5).name for unit, several in _NUMBERED.items()}
+RELATIONS_OF_LEVEL = {
+    level: tuple(one.name for one in _WORDS.values() if one.level == level) for level in LEVELS
+}
+RELATIONS = tuple(one.name for one in _WORDS.values())
 
 
 def parse_relation(text: object, level: str | None = None) -> Relation:
@@ -303,25 +306,23 @@ def parse_relation(text: object, level: str | None = None) -> Relation:
     if level is not None:
         _check_belongs(level, name, found)
     if found is None:
-        check_choice("relation", name, (*RELATIONS, *_SAMPLES))
+        check_choice("relation", name, (*RELATIONS, *_SAMPLES.values()))
         raise InputError(f"`relation` must be a relation. Got {name!r}.")
     return found
 
 
 def _parsed(name: object) -> Relation | None:
     """Return the relation of a name; None where there is none of this name."""
-    alone: dict[object, Relation] = {
-        one.name: one for one in (Directed(), Undirected(), AddRemove(), Replace())
-    }
-    if not isinstance(name, str) or name in alone:
-        return alone.get(name)
-    if not re.search(r"(edge|arc)s?$", name):
-        return None
-    found = re.fullmatch(r"([1-9][0-9]{0,8})-(edges|arcs)", name)
-    if found is None:
-        sample = _SAMPLES["arc" in name]
-        raise InputError(f"`relation` must have a number for k: {sample}. Got {name!r}.")
-    return Links.of(int(found[1]), are_arcs=found[2] == "arcs")
+    if not isinstance(name, str) or name in _WORDS:
+        return _WORDS.get(name)
+    for unit, several in _NUMBERED.items():
+        if found := re.fullmatch(rf"([1-9][0-9]{{0,8}})-{unit}", name):
+            count = int(found[1])
+            return several(count) if count > 1 else Links.of(1, are_arcs=several.are_arcs)
+    for unit, sample in _SAMPLES.items():
+        if re.search(rf"{unit[:-1]}s?$", name):
+            raise InputError(f"`relation` must have a number for k: {sample}. Got {name!r}.")
+    return None
 
 
 def _check_belongs(level: str, name: object, found: Relation | None) -> None:
@@ -331,7 +332,7 @@ def _check_belongs(level: str, name: object, found: Relation | None) -> None:
     if level == "none":
         raise InputError(f"`relation` has no meaning at level none. Got {name!r}. Use auto.")
     known = RELATIONS_OF_LEVEL[level]
-    listed = (*known, *_SAMPLES) if level == "edge" else known
+    listed = (*known, *_SAMPLES.values()) if level == "edge" else known
     raise InputError(
         f"`relation` at level {level!r} must be one of auto, {', '.join(listed)}. Got {name!r}."
     )
@@ -352,30 +353,6 @@ def strictest(relations: Iterable[Relation]) -> Relation:
     return Links.of(max(one.count for one in links), are_arcs=all(one.are_arcs for one in links))
 
 
-@dataclass(frozen=True)
-class RelationDescription:
-    """What a relation promises, in words for the privacy card.
-
-    Attributes:
-        relation: the resolved relation; ``"none"`` at level none.
-        sentence: which two graphs are neighbours.
-        warning: what a reader must know beside it, or None.
-    """
-
-    relation: str
-    sentence: str
-    warning: str | None = None
-
-
-def check_relation(relation: object, *, level: str | None = None) -> str:
-    """Return a relation by its one name, or refuse it: any, or one of a level that has some.
-
-    >>> check_relation("5-edges"), check_relation("1-edges"), check_relation("1-arcs", level="edge")
-    ('5-edges', 'undirected', 'directed')
-    """
-    return parse_relation(relation, level).name
-
-
 def links_of(relation: RelationLike) -> Links:
     """Return what a relation of edge level protects.
 
@@ -387,7 +364,7 @@ def links_of(relation: RelationLike) -> Links:
     return found
 
 
-def resolve_edge_types(level: str, edge_types: str = "auto") -> str:
+def resolve_edge_types(level: str, edge_types: str = "auto") -> Literal["any", "each"]:
     """Return in which edge types neighbours differ, where there are several.
 
     ``any``, in one of them, whichever: the promise is then that of one table, one edge. ``each``,
@@ -406,22 +383,22 @@ def resolve_edge_types(level: str, edge_types: str = "auto") -> str:
         )
     if edge_types == "auto":
         return "each" if level == "node" else "any"
-    return edge_types
+    return "each" if edge_types == "each" else "any"
 
 
-def resolve_relation(level: str, relation: str = "auto", *, is_directed: bool) -> str:
+def resolve_relation(level: str, relation: RelationLike = "auto", *, is_directed: bool) -> Relation:
     """Return the relation that holds at ``level``, with ``auto`` replaced by its meaning.
 
     ``auto`` is ``undirected`` for a symmetric graph and ``directed`` otherwise at edge level,
     ``add-remove`` at node level, ``none`` at level none. On a symmetric graph ``directed`` is
-    allowed, because the paper's tables need it, and :func:`describe_relation` then warns.
-    ``undirected`` on a directed graph is allowed too: it protects both arcs of a pair, which is the
-    stronger promise. The same holds for ``5-arcs`` and ``5-edges``, which ``auto`` never is.
+    allowed, because the paper's tables need it, and the privacy card then warns. ``undirected`` on
+    a directed graph is allowed too: it protects both arcs of a pair, which is the stronger promise.
+    The same holds for ``5-arcs`` and ``5-edges``, which ``auto`` never is.
 
     >>> resolve_relation("edge", "5-edges", is_directed=False)
-    '5-edges'
+    KEdges(count=5)
     >>> resolve_relation("edge", is_directed=False), resolve_relation("edge", is_directed=True)
-    ('undirected', 'directed')
+    (Undirected(), Directed())
     >>> resolve_relation("none", "directed", is_directed=True)
     Traceback (most recent call last):
     ...
@@ -430,31 +407,11 @@ def resolve_relation(level: str, relation: str = "auto", *, is_directed: bool) -
     check_choice("level", level, LEVELS)
     if relation == "auto":
         if level == "edge":
-            return "directed" if is_directed else "undirected"
-        return "add-remove" if level == "node" else "none"
-    if _parsed(relation) is None:
-        check_choice("relation", relation, ("auto", *RELATIONS, *_SAMPLES))
-    return check_relation(relation, level=level)
-
-
-def describe_relation(level: str, relation: str, *, is_directed: bool) -> RelationDescription:
-    """Say in plain words which graphs are neighbours, and warn where the promise is easily misread.
-
-    >>> describe_relation("edge", "directed", is_directed=False).warning.split(":")[0]
-    'The graph is symmetric but only one arc of each edge is protected'
-    >>> describe_relation("edge", "auto", is_directed=False).warning is None
-    True
-    """
-    resolved = resolve_relation(level, relation, is_directed=is_directed)
-    links, warning = parse_relation(resolved, level), None
-    if isinstance(links, Links) and links.are_arcs and not is_directed:
-        whole = "a whole edge" if links.count == 1 else f"{links.count} whole edges"
-        warning = (
-            f"The graph is symmetric but only one arc of each edge is protected: for {whole} "
-            f"the noise multiplier is smaller by a factor of sqrt({links.count + 1}), so the real "
-            "epsilon is larger than the one stated here."
-        )
-    return RelationDescription(resolved, links.sentence, warning)
+            return Directed() if is_directed else Undirected()
+        return AddRemove() if level == "node" else Unprotected()
+    if isinstance(relation, str) and _parsed(relation) is None:
+        check_choice("relation", relation, ("auto", *RELATIONS, *_SAMPLES.values()))
+    return parse_relation(relation, level)
 
 
 def aggregation_ratio(relation: RelationLike) -> float:
@@ -473,20 +430,6 @@ def aggregation_ratio(relation: RelationLike) -> float:
     (1.0, 0.5)
     """
     return 1 / parse_relation(relation).contributions
-
-
-def protected_entities(level: str, num_nodes: int, num_edges: int) -> int:
-    """Return how many entities the level protects: edges or nodes.
-
-    ``num_edges`` counts what the relation protects: undirected edges of a symmetric graph, arcs of
-    a directed one.
-
-    >>> protected_entities("edge", 5, 8)
-    8
-    """
-    check_choice("level", level, LEVELS[1:])
-    count = num_edges if level == "edge" else num_nodes
-    return check_integer("num_edges" if level == "edge" else "num_nodes", count, at_least=0)
 
 
 def auto_delta(entities: int) -> float:

@@ -45,6 +45,10 @@ class FlatParameters:
                     f"Got shape {tuple(value.shape)}."
                 )
         self.values = torch.cat([self._row(value.detach()) for value in self.parameters], dim=1)
+        self._view()
+
+    def _view(self) -> None:
+        """Make the parameters views of ``values``."""
         start = 0
         for value in self.parameters:
             width = value.numel() // self.replicas
@@ -83,6 +87,25 @@ class FlatParameters:
         found = torch.autograd.grad(result, self.parameters, gradients, allow_unused=True)
         pairs = zip(self.parameters, found, strict=True)
         return self.collect({id(value): grad for value, grad in pairs if grad is not None})
+
+
+class PlainParameters(FlatParameters):
+    """The trainable parameters of an ordinary module, which has no replica axis, as ``(1, P)``.
+
+    >>> layer = nn.Linear(3, 4)
+    >>> flat = PlainParameters(layer)
+    >>> flat.values.zero_().shape, float(layer.weight.detach().sum())
+    (torch.Size([1, 16]), 0.0)
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.replicas = 1
+        self.parameters = [value for value in module.parameters() if value.requires_grad]
+        if not self.parameters:
+            raise InputError("`module` must have parameters to train. Got none.")
+        self.values = torch.cat([self._row(value.detach()) for value in self.parameters], dim=1)
+        self._view()
 
 
 class Optimiser(Protocol):
@@ -185,6 +208,6 @@ def make_optimiser(
     >>> type(make_optimiser("adam", torch.zeros(1, 2), learning_rate=0.01)).__name__
     'FlatAdam'
     """
-    kinds: dict[str, type[FlatAdam] | type[FlatSGD]] = {"adam": FlatAdam, "sgd": FlatSGD}
-    kind = kinds[check_choice("optimiser", name, kinds)]
-    return kind(values, learning_rate=learning_rate, weight_decay=weight_decay)
+    optimisers: dict[str, type[FlatAdam] | type[FlatSGD]] = {"adam": FlatAdam, "sgd": FlatSGD}
+    optimiser = optimisers[check_choice("optimiser", name, optimisers)]
+    return optimiser(values, learning_rate=learning_rate, weight_decay=weight_decay)

@@ -119,7 +119,7 @@ class LinearRecord:
         if delta.ndim == 4:
             by_part = by_part.unsqueeze(-1)
         # Without a bias a gradient may be huge and its norm small: in float32 this may overflow.
-        exact, kind = exact or self.bias is None, by_part.dtype
+        exact, dtype = exact or self.bias is None, by_part.dtype
         inputs = self._wide_inputs if exact else self.inputs
         scaled = (delta.double() if exact else delta) * by_part
         if masked:
@@ -137,7 +137,7 @@ class LinearRecord:
             total = _products(scaled, inputs).transpose(1, 2)
         else:
             total = inputs.transposed_matmul(scaled)
-        sums = {id(self.weight): total.to(kind)}
+        sums = {id(self.weight): total.to(dtype)}
         if self.bias is not None:
             sums[id(self.bias)] = scaled.sum(1, keepdim=True)
         return sums
@@ -212,7 +212,8 @@ def check_clippable(module: nn.Module) -> None:
 
     A module says that it mixes the examples of a batch by an attribute ``mixes_examples`` with the
     fix as text, and that it reports to the tape by ``reports_to_tape = True``. Every parameter must
-    belong to a module that reports.
+    belong to a module that reports. Modules of torch and PyG do not: the refusal names what trains
+    them.
 
     >>> check_clippable(nn.BatchNorm1d(4))
     Traceback (most recent call last):
@@ -220,22 +221,40 @@ def check_clippable(module: nn.Module) -> None:
     gapgnn.errors.PrivacyError: `BatchNorm1d` mixes the examples of a batch, so one person's ...
     """
     for name, part in module.named_modules():
+        called = type(part).__name__
         fix = getattr(part, "mixes_examples", None)
         if fix is None and isinstance(part, nn.modules.batchnorm._BatchNorm):
-            fix = "Set batch_norm=False at node level."
+            fix = "Set batch_norm=False at node level; in a module of your own, use nn.LayerNorm."
         if fix is not None:
             raise PrivacyError(
-                f"`{type(part).__name__}` mixes the examples of a batch, so one person's gradient "
-                f"cannot be clipped. {fix}"
+                f"`{called}` mixes the examples of a batch, so one person's gradient cannot be "
+                f"clipped. {fix}"
+            )
+        if is_message_passing(part):
+            raise PrivacyError(
+                f"`{called}` reads neighbours, so one person is part of several examples and "
+                "cannot be clipped as one. Use `gapgnn.dp_sgd(model, graph)`, which cuts adjacency "
+                "lists and clips sub-graph by sub-graph; or aggregate by `gapgnn.PrivateHops`, and "
+                "train a network without edges on the released rows."
             )
         own = [key for key, value in part.named_parameters(recurse=False) if value.requires_grad]
         if own and not getattr(part, "reports_to_tape", False):
             where = f"{name}.{own[0]}" if name else own[0]
             raise PrivacyError(
-                f"`{where}` belongs to `{type(part).__name__}`, which does not report its inputs "
-                "and outputs, so one person's gradient cannot be clipped. Use ReplicaLinear layers "
-                "and activations, or freeze the parameter."
+                f"`{where}` belongs to `{called}`, which does not report its inputs and outputs, "
+                "so one person's gradient cannot be clipped. Use `gapgnn.dp_sgd(model, graph)`, "
+                "which trains any torch or PyG module; in a method, ReplicaLinear layers and "
+                "activations; or freeze the parameter."
             )
+
+
+def is_message_passing(part: nn.Module) -> bool:
+    """Return whether a module is a graph convolution of PyG, which need not be installed.
+
+    >>> is_message_passing(nn.Linear(2, 2))
+    False
+    """
+    return any(base.__name__ == "MessagePassing" for base in type(part).__mro__)
 
 
 def output_gradients(tape: Tape, losses: Tensor) -> list[Tensor]:

@@ -74,12 +74,12 @@ class Members:
 
     Attributes:
         nodes: the node of each slot, ``(S, SLOTS)`` int32; padding repeats the example's own node.
-        kinds: ``OWN``, ``NEIGHBOUR`` or ``PADDING``, ``(S, SLOTS)`` int8.
+        roles: of each slot, ``OWN``, ``NEIGHBOUR`` or ``PADDING``, ``(S, SLOTS)`` int8.
         starts: the first row of each example, and the end.
     """
 
     nodes: Tensor
-    kinds: Tensor
+    roles: Tensor
     starts: Tensor
 
     @classmethod
@@ -87,19 +87,19 @@ class Members:
         """Lay out examples: own nodes, all in-neighbours one after the other, how many of each.
 
         >>> members = Members.of(torch.tensor([4, 7]), torch.tensor([5, 6]), torch.tensor([2, 0]))
-        >>> members.nodes[:, :4].tolist(), members.kinds[:, :4].tolist()
+        >>> members.nodes[:, :4].tolist(), members.roles[:, :4].tolist()
         ([[4, 5, 6, 4], [7, 7, 7, 7]], [[0, 1, 1, 2], [0, 2, 2, 2]])
         """
         rows = counts // SLOTS + 1
         starts = F.pad(rows.cumsum(0), (1, 0))
         nodes = torch.repeat_interleave(own.int(), rows * SLOTS)
-        kinds = torch.full(nodes.shape, PADDING, dtype=torch.int8, device=own.device)
+        roles = torch.full(nodes.shape, PADDING, dtype=torch.int8, device=own.device)
         firsts = starts[:-1] * SLOTS
         slots = torch.repeat_interleave(firsts + 1 + counts - counts.cumsum(0), counts)
         slots += torch.arange(len(slots), device=own.device)
         nodes.index_copy_(0, slots, neighbours.int())
-        kinds.index_fill_(0, slots, NEIGHBOUR).index_fill_(0, firsts, OWN)
-        return cls(nodes.view(-1, SLOTS), kinds.view(-1, SLOTS), starts)
+        roles.index_fill_(0, slots, NEIGHBOUR).index_fill_(0, firsts, OWN)
+        return cls(nodes.view(-1, SLOTS), roles.view(-1, SLOTS), starts)
 
     def take(self, examples: Tensor, valid: Tensor | None = None) -> Members:
         """Return some of the examples; one that is not valid keeps its first row only.
@@ -115,8 +115,8 @@ class Members:
         ends = counts.cumsum(0)
         rows = torch.repeat_interleave(firsts + counts - ends, counts)
         rows += torch.arange(len(rows), device=rows.device)
-        nodes, kinds = (table.index_select(0, rows) for table in (self.nodes, self.kinds))
-        return Members(nodes, kinds, F.pad(ends, (1, 0)))
+        nodes, roles = (table.index_select(0, rows) for table in (self.nodes, self.roles))
+        return Members(nodes, roles, F.pad(ends, (1, 0)))
 
     @property
     def count(self) -> int:
@@ -137,7 +137,7 @@ class Members:
     @cached_property
     def _matrix(self) -> tuple[Tensor, Tensor]:
         """CSR pointers and values that add up each example's in-neighbours."""
-        return (self.starts * SLOTS).int(), (self.kinds == NEIGHBOUR).float().view(-1)
+        return (self.starts * SLOTS).int(), (self.roles == NEIGHBOUR).float().view(-1)
 
     def sum_neighbours(self, rows: Tensor) -> Tensor:
         """Return the sum of the in-neighbours' rows for each example, ``(M, C)`` to ``(B, C)``."""
@@ -253,9 +253,9 @@ class SharedParts:
         """Return the gradient of every slot at each layer's output, ``(slots, out)``."""
         each, half = self._members[replica], delta.shape[1] // 2
         nodes = each.nodes.view(-1)
-        # In the order of the kinds: own node, in-neighbour, padding.
+        # In the order of the roles: own node, in-neighbour, padding.
         table = torch.cat([delta[:, :half], delta[:, half:], torch.zeros_like(delta[:, :half])])
-        sources = torch.add(each.owners.int().unsqueeze(1), each.kinds, alpha=each.count)
+        sources = torch.add(each.owners.int().unsqueeze(1), each.roles, alpha=each.count)
         gradient = table.index_select(0, sources.view(-1))
         if self._scaling is not None:
             # Made just before use, since a table in cache is read three times faster.

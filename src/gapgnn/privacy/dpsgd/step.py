@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -83,8 +84,8 @@ def check_size(num_parameters: int) -> float:
     return slack
 
 
-class PrivateStep:
-    """Takes one DP-SGD step at a time on a flat parameter vector.
+class NoisyStep:
+    """Releases clipped sums of gradients with noise, one step at a time, and moves the parameters.
 
     Numerics. With safe noise the clipped sum runs in float64 and is rounded to the noise grid, in
     units of the clip. Rounding may move each of P coordinates by a grid step, so the per-example
@@ -93,7 +94,7 @@ class PrivateStep:
     float32.
 
     Args:
-        flat: the parameters; their module is checked with ``check_clippable``.
+        flat: the parameters.
         optimiser: moves ``flat.values``.
         clip: the largest L2 norm of one example's gradient.
         noise_multiplier: standard deviation of the noise over ``sensitivity * clip``.
@@ -118,7 +119,6 @@ class PrivateStep:
         phase: str,
         sensitivity: float = 1.0,
     ) -> None:
-        check_clippable(flat.module)
         if len(sources) != flat.replicas:
             raise InputError(
                 f"`sources` must have one per replica ({flat.replicas}). Got {len(sources)}."
@@ -147,36 +147,18 @@ class PrivateStep:
         self._ahead = max(1, min(most, room // flat.size))
         self._held = flat.values.new_zeros(0)
         self._upcoming = flat.values.new_zeros(0)
-        self._saw_examples_apart = False
-        self._known = {id(value) for value in flat.parameters}
 
     @property
     def effective_clip(self) -> float:
         """The norm that gradients are really clipped to: ``clip`` less the rounding margins."""
         return self.clip * self._unit_clip
 
-    def step(
-        self,
-        tape: Tape,
-        losses: Tensor,
-        valid: Tensor | None = None,
-        shares: Tensor | None = None,
-    ) -> None:
-        """Clip, sum, add noise, divide and move; an empty batch adds its noise like any other.
+    def release(self, total: Tensor) -> None:
+        """Add noise to a clipped sum in units of the clip, divide and move the parameters.
 
         Args:
-            tape: the forward pass that gave the losses.
-            losses: one loss per replica and example, ``(R, B)``, neither averaged nor weighted.
-            valid: which examples are real; padding counts for nothing.
-            shares: what of each clipped gradient counts, ``(R, B)``, cut to 0 to 1: a function of
-                that example alone, so the sum still moves by at most the clip. A weight before
-                clipping is undone by it wherever gradients are longer than the clip.
+            total: ``(R, P)``; no example contributes more than ``effective_clip / clip``.
         """
-        self._check_losses(losses)
-        if not self._saw_examples_apart and losses.shape[1] >= 2:
-            check_examples_apart(tape, losses)
-            self._saw_examples_apart = True
-        total = self._clipped_sum(tape, losses, valid, shares)
         # Fast noise is added in place, so a copy is kept for whoever watches.
         seen = total.clone() if active_observer() is not None else total
         released = observe(lambda: self._describe(seen), self._noised(total))
@@ -217,6 +199,66 @@ class PrivateStep:
             graph.replay()
 
         return replay
+
+    def _noised(self, total: Tensor) -> Tensor:
+        """Return the sum plus each replica's own noise, drawn for this step and phase alone."""
+        # Nothing is computed while a step is recorded; every replay fills what is held first.
+        is_recording = total.is_cuda and torch.cuda.is_current_stream_capturing()
+        noise = self._held if is_recording else self._next_noise()
+        if self._is_safe:
+            return on_grid(total).add_(noise).to(self.flat.values.dtype)
+        return total.to(self.flat.values.dtype).add_(noise)
+
+    def _next_noise(self) -> Tensor:
+        """Return the noise of the coming step, ``(R, P)``: of safe noise a row per step."""
+        block, row = divmod(self.steps, self._ahead)
+        if row == 0:
+            count, size, device = self._ahead, self.flat.size, self.flat.values.device
+            path = (self.phase, "steps") if self._is_safe else (self.phase, "steps", block)
+            first = self.steps if self._is_safe else 0
+            drawn = [
+                source.gaussian_rows(first, count, size, self.std, *path, device=device)
+                for source in self._sources
+            ]
+            self._upcoming = torch.stack(drawn, dim=1)
+        return self._upcoming[row]
+
+
+class PrivateStep(NoisyStep):
+    """Takes one DP-SGD step at a time on a flat parameter vector, with gradients from a tape.
+
+    Its arguments are those of :class:`NoisyStep`. The module of ``flat`` is checked with
+    ``check_clippable``.
+    """
+
+    def __init__(self, flat: FlatParameters, optimiser: Optimiser, **options: Any) -> None:
+        check_clippable(flat.module)
+        super().__init__(flat, optimiser, **options)
+        self._checked_independence = False
+        self._known = {id(value) for value in flat.parameters}
+
+    def step(
+        self,
+        tape: Tape,
+        losses: Tensor,
+        valid: Tensor | None = None,
+        shares: Tensor | None = None,
+    ) -> None:
+        """Clip, sum, add noise, divide and move; an empty batch adds its noise like any other.
+
+        Args:
+            tape: the forward pass that gave the losses.
+            losses: one loss per replica and example, ``(R, B)``, neither averaged nor weighted.
+            valid: which examples are real; padding counts for nothing.
+            shares: what of each clipped gradient counts, ``(R, B)``, cut to 0 to 1: a function of
+                that example alone, so the sum still moves by at most the clip. A weight before
+                clipping is undone by it wherever gradients are longer than the clip.
+        """
+        self._check_losses(losses)
+        if not self._checked_independence and losses.shape[1] >= 2:
+            check_examples_apart(tape, losses)
+            self._checked_independence = True
+        self.release(self._clipped_sum(tape, losses, valid, shares))
 
     def clipped_sum(
         self,
@@ -261,26 +303,3 @@ class PrivateStep:
                     "module inside `record_linears()`."
                 )
             return self.flat.collect(sums)
-
-    def _noised(self, total: Tensor) -> Tensor:
-        """Return the sum plus each replica's own noise, drawn for this step and phase alone."""
-        # Nothing is computed while a step is recorded; every replay fills what is held first.
-        is_recording = total.is_cuda and torch.cuda.is_current_stream_capturing()
-        noise = self._held if is_recording else self._next_noise()
-        if self._is_safe:
-            return on_grid(total).add_(noise).to(self.flat.values.dtype)
-        return total.add_(noise)
-
-    def _next_noise(self) -> Tensor:
-        """Return the noise of the coming step, ``(R, P)``: of safe noise a row per step."""
-        block, row = divmod(self.steps, self._ahead)
-        if row == 0:
-            count, size, device = self._ahead, self.flat.size, self.flat.values.device
-            path = (self.phase, "steps") if self._is_safe else (self.phase, "steps", block)
-            first = self.steps if self._is_safe else 0
-            drawn = [
-                source.gaussian_rows(first, count, size, self.std, *path, device=device)
-                for source in self._sources
-            ]
-            self._upcoming = torch.stack(drawn, dim=1)
-        return self._upcoming[row]

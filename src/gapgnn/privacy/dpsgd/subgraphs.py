@@ -1,12 +1,12 @@
 """What DP-SGD costs when an example is a node together with its in-neighbours (SAGE-NDP).
 
-Relation ``add-remove``: one person's record (features, label and own out-list of at most D entries)
-is in one graph and not in the other. The record is one example of its own and part of at most D
-others. Each example's gradient is clipped to C, so its own example moves a batch's sum by at most
-C, each of the others by at most 2 C (one clipped gradient takes the place of another), together by
-at most C (2 D + 1). With Poisson batches every example is there by its own coin of probability q,
-so a step moves by C (o + 2 k) with o Bernoulli(q) and k binomial(D, q): a mixture of Gaussians
-(privacy page, section 5).
+Relation ``add-remove``: one person's record (features, label and adjacency list of at most D
+entries) is in one graph and not in the other. The record is one example of its own and part of at
+most D others. Each example's gradient is clipped to C, so its own example moves a batch's sum by at
+most C, each of the others by at most 2 C (one clipped gradient takes the place of another),
+together by at most C (2 D + 1). With Poisson batches every example is there by its own coin of
+probability q, so a step moves by C (o + 2 k) with o Bernoulli(q) and k binomial(D, q): a mixture of
+Gaussians (privacy page, section 5).
 
 The original theorem (Daigavane et al. 2021) is kept as a cross-check. It gives the number of
 touched examples of every batch away and prices the rest by RDP.
@@ -63,7 +63,7 @@ def neighbourhood_event(
             free multiplier, in a calibration template.
         sampling_rate: probability q of an example to join a batch.
         steps: number of batches.
-        max_degree: bound D on every out-list.
+        max_degree: bound D on every out-degree.
         label: for the card.
 
     >>> event = neighbourhood_event(1.0, sampling_rate=0.5, steps=3, max_degree=1)
@@ -117,7 +117,7 @@ def original_epsilon(
         delta: in (0, 1).
         sampling_rate: batch size over number of examples.
         steps: number of batches.
-        max_degree: bound D on every out-list.
+        max_degree: bound D on every out-degree.
         num_examples: training nodes; None is the limit of many, in which rho is binomial.
         aggregation: the noisy aggregation at inference, if it is charged too.
 

@@ -24,6 +24,7 @@ from .noise import SafeOrFast as SafeOrFast
 from .noise import check_scale as check_scale
 from .noise import grid_slack as grid_slack
 from .noise import on_grid as on_grid
+from .noisy_count import noisy_count as noisy_count
 from .sums import ROW_GRID as ROW_GRID
 from .sums import WEIGHTED_GRID as WEIGHTED_GRID
 from .sums import add_up as add_up

@@ -211,7 +211,7 @@ class PrivateAggregation:
         """Cut rows to the grid on which sums are exact: of the rows, or of their products."""
         if messages.is_weighted:
             return quantise_rows(rows, grid=WEIGHTED_GRID)
-        # As a CPU adds them up; a check of divided rows and a device's product take float64.
+        # As a CPU adds them up; a check of normalised rows and a device's product take float64.
         is_single = self.device.type == "cpu" and messages.copies is None
         return quantise_rows(rows, dtype=torch.float32 if is_single else torch.float64)
 
@@ -263,8 +263,8 @@ class PrivateAggregation:
     def in_lists(self, repeat: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Return who writes to each row in one repeat's hops, in CSR form: private, not released.
 
-        At node level the out-lists are cut to D entries first, each as a function of that list and
-        the repeat's secret alone (privacy page, section 1).
+        At node level adjacency lists are cut to D entries first, each as a function of that list
+        and the repeat's secret alone (privacy page, section 1).
         """
         (arcs,) = self._messages[repeat].arcs
         return in_lists(arcs)[:2]
@@ -296,7 +296,7 @@ def hop_mechanisms(
         relation: which graphs are neighbours, or its name.
         keys: the secret of each repeat, from which every type derives its own, and so does the
             union: noise that two of them shared would cancel in their difference.
-        max_degree: cut out-lists to so many entries, each repeat with a key of its own
+        max_degree: cut adjacency lists to so many entries, each repeat with a key of its own
             (:class:`~gapgnn.privacy.operators.DegreeBounded`).
         normalised: divide messages by the root of the out-degree
             (:class:`~gapgnn.privacy.operators.OutDegreeNormalized`).
@@ -325,13 +325,13 @@ def hop_mechanisms(
             return [OutDegreeNormalized(one, to_self)] * len(keys)
         return [Symmetrized(one) if symmetrised else Neighbors(one)] * len(keys)
 
-    if not graph.more:
+    if not graph.more_edge_types:
         return [PrivateAggregation(operators(graph, keys), neighbours, keys=keys, **noise)]
     found, types = [], []
     for one in graph.edge_types:
-        own = [key.derive("kind", one.kind) for key in keys]
+        own = [key.derive("kind", one.edge_type) for key in keys]
         along = operators(one, own)
-        found.append(PrivateAggregation(along, neighbours, keys=own, name=one.kind, **noise))
+        found.append(PrivateAggregation(along, neighbours, keys=own, name=one.edge_type, **noise))
         types.append(along[0])
     if with_total:
         own = [key.derive("total of all kinds") for key in keys]

@@ -271,8 +271,8 @@ class OnDevice:
 def in_lists(arcs: Arcs) -> Lists:
     """Return who writes to each row, and how much each entry weighs: private, not released.
 
-    At node level the out-lists are cut to D entries first, each as a function of that list and the
-    key alone; a weight is at most 1, so a message is no longer than without (privacy page,
+    At node level adjacency lists are cut to D entries first, each as a function of that list and
+    the key alone; a weight is at most 1, so a message is no longer than without (privacy page,
     section 1).
     """
     if arcs not in _IN_MEMORY:
@@ -385,15 +385,15 @@ class StoredLists:
 
 @dataclass(frozen=True)
 class PartFiles:
-    """Where the arcs of one kind lie that are added up in the rows of one part.
+    """Where the arcs of one edge type lie that are added up in the rows of one part.
 
     Attributes:
         arriving: the file with the arcs that lead to the part's rows, and how many each row has.
         digest: the SHA-256 that the file must have, compared where the file is not known yet.
         against: the file with the arcs that leave the part's rows and its SHA-256, where messages
             travel against arcs too.
-        drops_loops: arcs from a node to itself are left out, as they are where messages travel both
-            ways.
+        drops_loops: arcs from a node to itself are left out, as they are for symmetrised
+            messages.
     """
 
     arriving: PartFile

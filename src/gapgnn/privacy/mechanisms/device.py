@@ -19,7 +19,7 @@ business.
 Long lists are split. A list of more than :data:`SEGMENT` entries is added up segment by segment and
 then the segments are, so that one hub does not keep the device waiting; lists are taken by falling
 length, so that neighbours in a launch have about the same amount of work. The order of a sum
-depends on the length of its list alone.
+depends on the in-degree alone.
 
 The lists are copied, cut and turned round on the device too. Cutting follows
 :func:`gapgnn.graph.degree.bound_out_degrees` to the bit: the same keyed hash, the same D entries of
@@ -46,7 +46,7 @@ from torch import Tensor
 
 from gapgnn.graph import (
     Graph,
-    WordKind,
+    WordOps,
     bound_out_degrees,
     encode_ids,
     pair_hashes,
@@ -341,8 +341,8 @@ class InLists:
         [[1.0, 1.0], [0.0, 1.0]]
         """
         if dtype not in self._matrices:
-            kind = torch.int32 if len(self.indices) < 2**31 else torch.int64
-            lists = self.indptr.to(kind), self.indices.to(kind)
+            index_dtype = torch.int32 if len(self.indices) < 2**31 else torch.int64
+            lists = self.indptr.to(index_dtype), self.indices.to(index_dtype)
             if self.weights is None:
                 values = torch.ones(len(self.indices), dtype=dtype, device=self.indices.device)
             else:
@@ -491,7 +491,7 @@ def in_lists_on(
     max_degree: int | None = None,
     key: NoiseKey | None = None,
 ) -> InLists:
-    """Return who writes to each row, after the out-lists were cut to ``max_degree`` entries.
+    """Return who writes to each row, after adjacency lists were cut to ``max_degree`` entries.
 
     Relation: without a cut, any at edge level; with one, ``add-remove`` or ``replace`` at node
     level, where a record writes to at most ``max_degree`` rows (privacy page, section 1).
@@ -521,7 +521,7 @@ def in_lists_on(
 
 
 def _turned(indptr: Tensor, indices: Tensor) -> Lists:
-    """Return in-lists for out-lists: who lists each node, in increasing order."""
+    """Return the transpose: the in-neighbours of each node, in increasing order."""
     places = torch.arange(len(indptr) - 1, dtype=indices.dtype, device=indices.device)
     sources = torch.repeat_interleave(places, indptr.diff(), output_size=len(indices))
     order = torch.sort(indices, stable=True).indices
@@ -530,7 +530,7 @@ def _turned(indptr: Tensor, indices: Tensor) -> Lists:
 
 
 def _cut(graph: Graph, device: torch.device, limit: int, key: NoiseKey) -> Lists | None:
-    """Cut every out-list to ``limit`` entries, or return None if that cannot be decided here."""
+    """Cut every adjacency list to ``limit`` entries; None if that cannot be decided here."""
     if graph.dangling_targets is not None:
         return None
     indptr, indices = copy_on(graph, "indptr", device), copy_on(graph, "indices", device)
@@ -540,7 +540,7 @@ def _cut(graph: Graph, device: torch.device, limit: int, key: NoiseKey) -> Lists
         return indptr, indices
     siphash_key, name_key = split_key(key)
     codes: NDArray[Any] = encode_ids(graph.ids, name_key).view(np.int64)
-    owners, entrants = secret_words(torch.tensor(codes, device=device), siphash_key, DEVICE_WORDS)
+    owners, entrants = secret_words(torch.tensor(codes, device=device), siphash_key, DEVICE_OPS)
     keep = torch.ones(len(indices), dtype=torch.bool, device=device)
     chunk = counts[long_rows].cumsum(0) // CHUNK_ENTRIES
     for rows in torch.split(long_rows, torch.bincount(chunk).tolist()):
@@ -548,7 +548,7 @@ def _cut(graph: Graph, device: torch.device, limit: int, key: NoiseKey) -> Lists
         starts = lengths.cumsum(0) - lengths
         rank = torch.repeat_interleave(torch.arange(len(rows), device=device), lengths)
         places = torch.arange(len(rank), device=device) + (indptr[rows] - starts)[rank]
-        hashes = pair_hashes(owners[rows][rank], entrants[indices[places]], DEVICE_WORDS)
+        hashes = pair_hashes(owners[rows][rank], entrants[indices[places]], DEVICE_OPS)
         words = row_words(rank, hashes, len(rows), _shifted)
         threshold = torch.sort(words).values[starts + limit - 1]
         kept = words <= threshold[rank]
@@ -574,4 +574,4 @@ def _rotate(word: Tensor, by: int, spare: Tensor) -> None:
     word.bitwise_left_shift_(by).bitwise_or_(spare)
 
 
-DEVICE_WORDS = WordKind(_signed, torch.full_like, _rotate, _shifted)
+DEVICE_OPS = WordOps(_signed, torch.full_like, _rotate, _shifted)

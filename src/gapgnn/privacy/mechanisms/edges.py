@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from gapgnn.errors import InputError, check_choice, check_number
 from gapgnn.graph import Graph, csr
-from gapgnn.privacy import Release, links_of, observe
+from gapgnn.privacy import RelationLike, Release, links_of, observe
 from gapgnn.privacy.accounting import Event, Laplace, RandomisedResponse
 from gapgnn.privacy.mechanisms.draws import Coins
 from gapgnn.privacy.mechanisms.noise import NoiseSource, SafeOrFast
@@ -75,7 +75,7 @@ class Cells:
     bits_per_edge: int = 1
 
     @classmethod
-    def of(cls, relation: str, *, num_nodes: int, is_directed: bool) -> Cells:
+    def of(cls, relation: RelationLike, *, num_nodes: int, is_directed: bool) -> Cells:
         """Return the cells that a relation of edge level protects.
 
         ``undirected`` on a symmetric graph has one bit per pair. ``directed`` has one bit per
@@ -89,7 +89,7 @@ class Cells:
         if links.count > 1:
             raise InputError(
                 f"`relation` must be directed or undirected to randomise edges: {links.count} bits "
-                f"would share epsilon, and nothing be left of the graph. Got {relation!r}. Use gap."
+                f"would share epsilon, and nothing be left of the graph. Got '{links}'. Use gap."
             )
         is_whole_edge = not links.are_arcs
         return cls(
@@ -148,7 +148,7 @@ class PerturbedEdges:
     """A released graph over the same nodes.
 
     Attributes:
-        indptr: CSR row pointers of the out-lists.
+        indptr: CSR row pointers of the adjacency lists.
         indices: targets, sorted inside each list.
         is_symmetric: whether every arc has its reverse: one bit per pair was released.
         noisy_edges: the released number of edges before clamping, None if there was none.
@@ -160,7 +160,7 @@ class PerturbedEdges:
     noisy_edges: float | None
 
     def in_lists(self) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        """Return who writes to each node: the out-lists, transposed where they are not equal."""
+        """Return who writes to each node: the transpose, where it is not equal."""
         if self.is_symmetric:
             return self.indptr, self.indices
         columns = csr.matrix(self.indptr, self.indices).tocsc()
@@ -264,7 +264,7 @@ def perturb_edges(
     *,
     perturbation: str,
     epsilon: float,
-    relation: str,
+    relation: RelationLike,
     key: NoiseKey,
     noise: SafeOrFast = "safe",
     memory_limit: float = 16.0,
@@ -409,8 +409,8 @@ def _largest(holds: Callable[[float], bool], low: float, high: float) -> float |
 
 def _ends(cells: Cells, places: Places) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the ends of many cells in a narrow index type, block by block."""
-    kind = np.int32 if cells.num_nodes <= csr.INT32_MAX else np.int64
-    sources, targets = np.empty(len(places), kind), np.empty(len(places), kind)
+    dtype = np.int32 if cells.num_nodes <= csr.INT32_MAX else np.int64
+    sources, targets = np.empty(len(places), dtype), np.empty(len(places), dtype)
     for start in range(0, len(places), _ENDS_BLOCK):
         part = slice(start, start + _ENDS_BLOCK)
         sources[part], targets[part] = cells.ends(places[part])

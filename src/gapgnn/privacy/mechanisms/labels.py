@@ -9,6 +9,7 @@ not reveal which records exist.
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from gapgnn.privacy.mechanisms.noise import SafeOrFast
 from gapgnn.rng import NoiseKey
 
 SILENT = -1
-_WORD = 2.0**64
+_WORD = 2**64
 # Distance counted in an audit for a change of who responds: more than any label may contribute.
 _NOT_ACCOUNTED = 3.0
 
@@ -58,8 +59,7 @@ def randomised_labels(
     """
     coins = Coins(key, noise=noise)
     count, classes = len(labels), response.classes
-    # Rounded up to a multiple of 2^-64: never less random than accounted.
-    share = min(1.0, math.ceil(classes * response.other * _WORD) / _WORD)
+    share = _rounded_up(classes * Fraction(response.other))
     is_random = coins.each(count, share, "at random")
     responses = np.where(is_random | (labels < 0), _uniform(coins, count, classes), labels)
     responses[~speaks] = SILENT
@@ -82,6 +82,12 @@ def randomised_labels(
 
     released: Tensor = observe(describe, torch.from_numpy(responses))
     return released
+
+
+def _rounded_up(share: Fraction) -> float:
+    """Return a multiple of 2^-64 that is no smaller: never less random than accounted."""
+    near = math.ceil(share * _WORD) / _WORD
+    return min(1.0, near if near >= share else math.nextafter(near, math.inf))
 
 
 def _uniform(coins: Coins, count: int, classes: int) -> NDArray[np.int64]:

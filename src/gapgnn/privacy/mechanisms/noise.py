@@ -1,6 +1,6 @@
 """The one place that makes the noise of a release (privacy page, section 4).
 
-Two kinds, the option ``noise`` of whatever releases:
+There are two sources, which the option ``noise`` of a release names:
 
 ``safe``
     Everything lives on one fixed grid of step 2**-20. A value on the grid plus a Gaussian rounded
@@ -252,11 +252,13 @@ class NoiseSource:
         """
         return self._add("laplace", values, scale, path)
 
-    def _add(self, kind: str, values: Tensor, scale: float, path: tuple[PathPart, ...]) -> Tensor:
+    def _add(
+        self, distribution: str, values: Tensor, scale: float, path: tuple[PathPart, ...]
+    ) -> Tensor:
         _check_finite(values)
         if not values.is_floating_point():
             values = values.to(torch.float64)
-        noise = self._shaped(kind, values.shape, scale, path, values.device)
+        noise = self._shaped(distribution, values.shape, scale, path, values.device)
         if self.noise == "fast":
             return values + noise.to(values.dtype)
         if values.numel() and float(values.abs().max()) > MAX_VALUE:
@@ -268,18 +270,18 @@ class NoiseSource:
 
     def _shaped(
         self,
-        kind: str,
+        distribution: str,
         shape: Sequence[int],
         scale: float,
         path: tuple[PathPart, ...],
         device: str | torch.device,
     ) -> Tensor:
         rows, columns = (shape[0], math.prod(shape[1:])) if len(shape) else (1, 1)
-        return self._rows(kind, 0, rows, columns, scale, path, device).reshape(tuple(shape))
+        return self._rows(distribution, 0, rows, columns, scale, path, device).reshape(tuple(shape))
 
     def _rows(
         self,
-        kind: str,
+        distribution: str,
         first_row: int,
         num_rows: int,
         num_columns: int,
@@ -287,32 +289,32 @@ class NoiseSource:
         path: tuple[PathPart, ...],
         device: str | torch.device,
     ) -> Tensor:
-        scale = self._checked_scale("std" if kind == "gaussian" else "scale", scale)
+        scale = self._checked_scale("std" if distribution == "gaussian" else "scale", scale)
         safe = self.noise == "safe"
         if first_row % ROW_BLOCK and not safe:
             raise InputError(f"`first_row` must be a multiple of {ROW_BLOCK}. Got {first_row}.")
-        if not safe and kind == "gaussian" and torch.device(device).type != "cpu":
+        if not safe and distribution == "gaussian" and torch.device(device).type != "cpu":
             return self.philox(num_columns, scale, *path).rows(
                 first_row, num_rows, num_columns, device
             )
-        if safe and kind == "gaussian" and _can_draw_on(torch.device(device)):
+        if safe and distribution == "gaussian" and _can_draw_on(torch.device(device)):
             noise = self.cipher(num_columns, scale, *path)
             return noise.rows(first_row, num_rows, num_columns, device)
         if safe:
-            secret = self._secret(kind, num_columns, path)
-            drawn = _draw_on_grid(secret, kind, first_row, (num_rows, num_columns), scale)
+            secret = self._secret(distribution, num_columns, path)
+            drawn = _draw_on_grid(secret, distribution, first_row, (num_rows, num_columns), scale)
             return drawn.to(device)
         out = torch.empty((num_rows, num_columns), dtype=torch.float32, device=device)
         for start in range(0, num_rows, ROW_BLOCK):
             # The number of columns is part of the path: two shapes never share a byte.
-            block_path = (kind, *path, "columns", num_columns)
+            block_path = (distribution, *path, "columns", num_columns)
             block_path = (*block_path, "block", (first_row + start) // ROW_BLOCK)
-            _draw_fast(self.key, kind, out[start : start + ROW_BLOCK], scale, block_path)
+            _draw_fast(self.key, distribution, out[start : start + ROW_BLOCK], scale, block_path)
         return out
 
-    def _secret(self, kind: str, num_columns: int, path: tuple[PathPart, ...]) -> bytes:
+    def _secret(self, distribution: str, num_columns: int, path: tuple[PathPart, ...]) -> bytes:
         """Return the key of the cipher; two shapes never share a word."""
-        return cipher_key(self.key, kind, *path, "columns", num_columns)
+        return cipher_key(self.key, distribution, *path, "columns", num_columns)
 
     def _halves(
         self, count: int, scale: float, *path: PathPart
@@ -341,7 +343,7 @@ def _check_positive(name: str, scale: float) -> None:
 
 
 def _draw_on_grid(
-    secret: bytes, kind: str, first_row: int, shape: tuple[int, int], scale: float
+    secret: bytes, distribution: str, first_row: int, shape: tuple[int, int], scale: float
 ) -> Tensor:
     """Draw some rows in float64 and round them to the grid.
 
@@ -357,13 +359,15 @@ def _draw_on_grid(
             rows, columns = min(size, num_rows - row), min(width, num_columns - column)
             start = row * num_columns + column
             first = (first_row + row) * blocks + column // BLOCK_WORDS
-            _fill_piece(secret, kind, first, columns, scale, out[start : start + rows * columns])
+            _fill_piece(
+                secret, distribution, first, columns, scale, out[start : start + rows * columns]
+            )
     return torch.from_numpy(out).view(shape)
 
 
 def _fill_piece(
     secret: bytes,
-    kind: str,
+    distribution: str,
     first_block: int,
     columns: int,
     scale: float,
@@ -379,7 +383,7 @@ def _fill_piece(
 
     drawn = cipher_words(secret, WORDS, first_block, rows * blocks)
     words = drawn.reshape(rows, -1)[:, :columns].reshape(-1)
-    if kind == "gaussian":
+    if distribution == "gaussian":
         gaussian_on_grid(words, finer, scale, GRID, out)
         return
     half, top = refined_halves(words, finer)
@@ -388,10 +392,10 @@ def _fill_piece(
 
 
 def _draw_fast(
-    key: NoiseKey, kind: str, out: Tensor, scale: float, path: tuple[PathPart, ...]
+    key: NoiseKey, distribution: str, out: Tensor, scale: float, path: tuple[PathPart, ...]
 ) -> None:
     generator = torch_generator(key, *path, device=out.device)
-    if kind == "gaussian":
+    if distribution == "gaussian":
         out.normal_(0.0, scale, generator=generator)
         return
     sign = torch.empty_like(out).bernoulli_(0.5, generator=generator).mul_(2.0).sub_(1.0)

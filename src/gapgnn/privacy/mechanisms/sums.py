@@ -106,8 +106,8 @@ def divide_rows(rows: Tensor, lengths: Tensor) -> Tensor:
     exact = rows.to(torch.float64)
     norms = torch.linalg.vector_norm(exact, dim=-1, keepdim=True).clamp(min=1.0)
     roots = lengths.clamp(min=1).to(torch.float64).sqrt().unsqueeze(-1)
-    divided: Tensor = exact / norms / roots
-    return divided
+    normalised: Tensor = exact / norms / roots
+    return normalised
 
 
 def check_contributions(rows: Tensor, lengths: Tensor) -> None:
