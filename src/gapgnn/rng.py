@@ -26,9 +26,9 @@ def _encode(path: tuple[PathPart, ...]) -> bytes:
     """Encode a path without ambiguity: type and length stand before every part."""
     parts = []
     for part in path:
-        kind, text = ("s", part) if isinstance(part, str) else ("i", str(int(part)))
+        prefix, text = ("s", part) if isinstance(part, str) else ("i", str(int(part)))
         raw = text.encode()
-        parts.append(f"{kind}{len(raw)}:".encode() + raw)
+        parts.append(f"{prefix}{len(raw)}:".encode() + raw)
     return b"".join(parts)
 
 
@@ -55,7 +55,7 @@ def experiment_bytes(seed: int, count: int, *path: PathPart) -> bytes:
 
 
 def system_entropy(count: int) -> bytes:
-    """Return bytes of the operating system's entropy: the one door to randomness without a seed.
+    """Return bytes of the operating system's entropy: the only source of unseeded randomness.
 
     >>> len(system_entropy(12))
     12

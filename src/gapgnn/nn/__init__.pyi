@@ -16,6 +16,9 @@ from .layers import cross_entropy as cross_entropy
 from .layers import cross_entropy_gradients as cross_entropy_gradients
 from .layers import replica_state as replica_state
 from .layers import reset_replicas as reset_replicas
+from .own import OwnClassifier as OwnClassifier
+from .own import OwnEncoder as OwnEncoder
+from .own import OwnNetwork as OwnNetwork
 from .row_subsets import RowSubset as RowSubset
 from .row_subsets import RowsWithMoments as RowsWithMoments
 from .row_subsets import has_cheap_moments as has_cheap_moments

@@ -22,7 +22,7 @@ from gapgnn.nn.specification import specified
 # Sizes, as log(1 + squared norm), between which weights are interpolated.
 SIZES = (0.0, 2.0, 4.0, 6.0)
 # Penalty on the squared norm of the weights, relative to one training node's squared error, and the
-# regression target of a node's class, as a log-probability (docs/research-notes.md).
+# regression target of a node's class, as a log-probability (docs/explanation/research-notes.md).
 PENALTY, SHARPNESS = 1.0, 6.0
 
 
@@ -56,7 +56,9 @@ class LinearBySize(nn.Module):
         return self.weight.shape[1] > 0
 
     @torch.no_grad()
-    def solve(self, replica: int, rows: Tensor | SparseRows, labels: Tensor, worth: Tensor) -> None:
+    def solve(
+        self, replica: int, rows: Tensor | SparseRows, labels: Tensor, sample_weights: Tensor
+    ) -> None:
         """Set one replica's weights to the minimum of squared error and penalty.
 
         The problem is solved in its dual form, with one unknown per training row and class: the
@@ -66,14 +68,14 @@ class LinearBySize(nn.Module):
             replica: index of the replica.
             rows: features of the training nodes, (n, features).
             labels: their classes.
-            worth: weight of each training node.
+            sample_weights: of the training nodes.
         """
         if not self.is_solved:
             self.weight = self.weight.new_zeros(self._whole)
         sizes, inverse = _sizes_and_norms(rows)
         products = rows.gram() if isinstance(rows, SparseRows) else rows @ rows.T
         gram = (1 + products * inverse * inverse.T) * (sizes @ sizes.T)
-        gram.diagonal().add_(PENALTY / worth)
+        gram.diagonal().add_(PENALTY / sample_weights)
         targets = SHARPNESS * F.one_hot(labels, self.num_classes).float()
         dual = torch.cholesky_solve(targets, torch.linalg.cholesky(gram))
         dual = (sizes.unsqueeze(-1) * dual.unsqueeze(1)).flatten(1)

@@ -20,7 +20,7 @@ class Encoded(NamedTuple):
 
 # Factor of the mixing weight of votes by which the network's own scores are reduced, because they
 # come from random initial weights and noisy steps. Chosen on public graphs
-# (docs/research-notes.md).
+# (docs/explanation/research-notes.md).
 GIVES_WAY = 0.5
 COMBINATIONS = ("concat", "sum", "max", "mean", "attention")
 

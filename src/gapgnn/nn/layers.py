@@ -51,7 +51,15 @@ IN_PLACE: Mapping[str, Callable[[Tensor], Tensor]] = {
 LEVELS = 256
 
 
-class ReplicaDropout(nn.Module):
+class StartsReplicas(nn.Module):
+    """A part of a network that initialises its replicas itself, each from its own generator."""
+
+    def reset(self, generators: Sequence[torch.Generator]) -> None:
+        """Initialise every replica."""
+        raise NotImplementedError
+
+
+class ReplicaDropout(StartsReplicas):
     """Dropout whose masks come from each replica's own seed, never from the global generator.
 
     The mask of a row depends on the replica, the number of the call and the row's place only. The
@@ -205,7 +213,7 @@ def activate(values: Tensor, name: str) -> Tensor:
     )
 
 
-class ReplicaLinear(nn.Module):
+class ReplicaLinear(StartsReplicas):
     """R linear layers side by side: weight ``(R, in, out)``, bias ``(R, 1, out)``.
 
     Takes ``(R, N, in)``; ``(R, N, T, in)``, T parts per example; ``(N, in)``, shared by all
@@ -255,8 +263,8 @@ class ReplicaLinear(nn.Module):
             return linear(inputs, weight, bias)
         # The tape makes the gradients of the parameters itself and needs those of outputs alone.
         if isinstance(inputs, Tensor) and inputs.requires_grad:
-            apart = weight.detach(), None if bias is None else bias.detach()
-            outputs = linear(inputs, *apart)
+            detached = weight.detach(), None if bias is None else bias.detach()
+            outputs = linear(inputs, *detached)
         else:
             with torch.no_grad():
                 outputs = linear(inputs, weight, bias)
@@ -276,7 +284,7 @@ class ReplicaLinear(nn.Module):
         return scores
 
 
-class ReplicaBatchNorm(nn.Module):
+class ReplicaBatchNorm(StartsReplicas):
     """Batch normalisation of each replica's channels, as ``torch.nn.BatchNorm1d`` does for one.
 
     Mixes the examples of a batch, so DP-SGD refuses it.
@@ -507,7 +515,7 @@ class ReplicaMLP(nn.Module):
 def reset_replicas(module: nn.Module, generators: Sequence[torch.Generator]) -> None:
     """Initialise all layers of a module in order, each replica from its own generator."""
     for part in module.modules():
-        if isinstance(part, (ReplicaLinear, ReplicaBatchNorm, ReplicaDropout)):
+        if isinstance(part, StartsReplicas):
             part.reset(generators)
 
 

@@ -90,11 +90,21 @@ class ShrunkRegression(nn.Module):
         self.share = self.share.to(weights.device)
 
     def beside(self, scores: Tensor, rows: Tensor | SparseRows) -> Tensor:
-        """Return the mean of these log-probabilities, at their share, and those of other scores."""
+        """Return the mean of these log-probabilities, at their share, and those of other scores.
+
+        Args:
+            scores: of the others, (R, n, C).
+            rows: that all replicas share, (n, features), or of each, (R, n, features).
+        """
         if not self.is_solved:
             return scores
-        own = torch.stack([scores_of(rows, one) for one in self.weight])
-        return mixed(scores, own, self.share.view(-1, 1, 1))
+        return mixed(scores, self.own_scores(rows), self.share.view(-1, 1, 1))
+
+    def own_scores(self, rows: Tensor | SparseRows) -> Tensor:
+        """Return the scores of the regression alone, (R, n, C); rows as in :meth:`beside`."""
+        if isinstance(rows, Tensor) and rows.dim() == 3:
+            return rows @ self.weight[:, :-1] + self.weight[:, -1:]
+        return torch.stack([scores_of(rows, one) for one in self.weight])
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
         # A module that is not solved loads one that is, and the other way round.

@@ -15,6 +15,7 @@ from .crossfit import FEATURE_WIDTH as FEATURE_WIDTH
 from .crossfit import CrossFit as CrossFit
 from .crossfit import FeatureModels as FeatureModels
 from .crossfit import FeatureNetworks as FeatureNetworks
+from .crossfit import has_rare_class as has_rare_class
 from .crossfit import resolve_folds as resolve_folds
 from .crossfit import shallow_networks as shallow_networks
 from .inputs import ExampleInputs as ExampleInputs
@@ -40,6 +41,11 @@ from .recipe import class_weights as class_weights
 from .recipe import minibatch_recipe as minibatch_recipe
 from .recipe import node_learning_rate as node_learning_rate
 from .recipe import node_recipe as node_recipe
+from .roots import Loss as Loss
+from .roots import RootInputs as RootInputs
+from .roots import RootTrainer as RootTrainer
+from .roots import root_row as root_row
+from .roots import rows_of as rows_of
 from .row_scale import RowScale as RowScale
 from .row_scale import features_read as features_read
 from .splits import Splits as Splits

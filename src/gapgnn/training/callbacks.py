@@ -1,8 +1,8 @@
 """Callbacks of a run: progress bars, JSON lines, TensorBoard, or any object with these methods.
 
-docs/experiments.md shows a callback for Weights & Biases and one for MLflow. At node level neither
-loss nor accuracy is reported, because both are computed from private labels without noise. At edge
-level features and labels are public, and so is what is logged of them.
+The page on experiments shows a callback for Weights & Biases and one for MLflow. At node level
+neither loss nor accuracy is reported, because both are computed from private labels without noise.
+At edge level features and labels are public, and so is what is logged of them.
 """
 
 from __future__ import annotations
@@ -56,6 +56,11 @@ def quote(callback: Callback, price: str) -> None:
     method = getattr(callback, "quote", None)
     if method is not None:
         method(price)
+
+
+# A run that takes longer says so, once its pace has been seen for a while.
+LONG_SECONDS = 10.0
+SETTLED_SECONDS = 2.0
 
 
 class Silent(Callback):
@@ -168,8 +173,9 @@ class ProgressBars:
     Args:
         console: to draw on.
         accuracy_note: behind each accuracy.
-        lines: also print a line for each phase that is done, on any kind of console.
+        lines: also print a line for each phase that is done, on any console.
         trainings: how many the estimate is for.
+        says_total: print once, on any console, how long a run will take that takes long.
     """
 
     def __init__(
@@ -179,11 +185,14 @@ class ProgressBars:
         accuracy_note: str = "",
         lines: bool = False,
         trainings: int = 1,
+        says_total: bool = False,
     ) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
         self._console = console
         self._lines = lines
+        self._says_total = says_total
+        self._begun: float | None = None
         self._steps: dict[str, tuple[int, int, float]] = {}
         self._outlook = Outlook(trainings=trainings)
         self._bars = Progress(
@@ -211,6 +220,7 @@ class ProgressBars:
         for task in self._tasks.values():
             self._bars.update(task, left="")
         self._outlook.start(phase, total)
+        self._begun = self._begun or time.monotonic()
         self._steps[phase] = (0, total, time.monotonic())
         # Evaluated each time the display is drawn.
         left: Any = self._outlook
@@ -235,12 +245,26 @@ class ProgressBars:
             notes.append(f"validation {accuracy:.1%}{self._accuracy_note}")
         fields = {"note": "  ".join(notes)} if notes else {}
         self._outlook.advance(phase)
+        if self._says_total:
+            self._say_total()
         done, total, begun = self._steps[phase]
         self._steps[phase] = (done + 1, total, begun)
         if self._lines and done + 1 == total:
             taken = time.monotonic() - begun
             self._console.print(f"{phase}: {total} steps in {taken:.1f} s", markup=False)
         self._bars.update(self._tasks[phase], advance=1, **fields)  # type: ignore[arg-type]
+
+    def _say_total(self) -> None:
+        """Print how long the run takes, as soon as its pace is known; a short one says nothing."""
+        assert self._begun is not None
+        taken, left = time.monotonic() - self._begun, self._outlook.seconds_left()
+        if taken < SETTLED_SECONDS or left is None:
+            return
+        self._says_total = False
+        if taken + left > LONG_SECONDS:
+            self._console.print(
+                f"This takes about {duration(taken + left)}: {duration(left)} more.", markup=False
+            )
 
 
 def _can_draw(console: Console) -> bool:
@@ -304,15 +328,17 @@ def watched(
 
     Args:
         callback: of the user.
-        progress: whether to show bars; None: in a notebook, unless there is a callback.
-        on: the kind of device.
+        progress: whether to show bars; None: in a notebook, and on a terminal where no accelerator
+            waits for the figures beside them, unless there is a callback.
+        on: the device type, ``cpu`` or ``cuda``.
 
     >>> with watched(None, None, on="cuda") as watcher:
     ...     type(watcher).__name__
     'Unwatched'
     """
     if progress is None:
-        progress = callback is None and _is_notebook()
+        is_seen = _is_notebook() or (on == "cpu" and sys.stderr.isatty())
+        progress = callback is None and is_seen
     others = [callback] if callback is not None else []
     if not progress and (isinstance(callback, Silent) or (on != "cpu" and callback is None)):
         yield Unwatched()

@@ -59,7 +59,7 @@ FEATURE_WIDTH, FEATURE_DECAY = 64, 5e-4
 # Nodes scored at a time by trained networks.
 AT_ONCE = 1 << 15
 # A class is rare below this fraction of 1 / C. Penalty of the regression that is tried then, and
-# its candidate shares in the log-probabilities (docs/research-notes.md).
+# its candidate shares in the log-probabilities (docs/explanation/research-notes.md).
 RARE_BELOW, PENALTY, REGRESSION_SHARES = 0.25, 10.0, (0.5, 1.0)
 
 

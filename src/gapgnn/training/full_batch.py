@@ -20,8 +20,10 @@ from torch import Tensor, nn
 
 from gapgnn.nn import (
     MultiHopClassifier,
+    OwnNetwork,
     ReplicaDropout,
     best_class,
+    can_record_dropout,
     cross_entropy,
     cross_entropy_gradients,
 )
@@ -272,11 +274,21 @@ class Targets:
         return -logs.mul_(self._weights).sum()
 
 
-def dropouts(model: nn.Module) -> list[ReplicaDropout]:
-    """Return the dropout layers with a positive rate."""
+def dropouts(model: nn.Module) -> list[nn.Module]:
+    """Return the parts that may draw in training: dropout layers, and networks of users' own."""
     return [
-        part for part in model.modules() if isinstance(part, ReplicaDropout) and part.probability
+        part
+        for part in model.modules()
+        if isinstance(part, OwnNetwork) or (isinstance(part, ReplicaDropout) and part.probability)
     ]
+
+
+def can_record(model: nn.Module, device: torch.device) -> bool:
+    """Return whether a recorded CUDA graph of a training step does the same as the step again."""
+    drawing = dropouts(model)
+    if any(isinstance(part, OwnNetwork) for part in drawing):
+        return False
+    return not drawing or can_record_dropout(device)
 
 
 @torch.no_grad()

@@ -120,10 +120,16 @@ class FeatureInputs:
         graph: whose features.
         device: where they are read.
         scale: how rows are scaled, each by itself; None leaves them as they are.
+        dense: make sparse features dense, for networks that read nothing else.
     """
 
     def __init__(
-        self, graph: Graph, device: torch.device, *, scale: RowScale | None = None
+        self,
+        graph: Graph,
+        device: torch.device,
+        *,
+        scale: RowScale | None = None,
+        dense: bool = False,
     ) -> None:
         self._scale = scale
         self._rows: SparseRows | Tensor
@@ -134,7 +140,8 @@ class FeatureInputs:
             if scale is not None:
                 self._features = scale.of_sparse(graph.features)
             self._rows = SparseRows.from_scipy(self._features, device=device)
-            if device.type == "cuda" and 4 * math.prod(self._features.shape) <= MOST_DENSE:
+            is_small = 4 * math.prod(self._features.shape) <= MOST_DENSE
+            if dense or (device.type == "cuda" and is_small):
                 # A batch of dense rows takes the same operations whoever is in it.
                 self._rows, self._scale = torch.from_numpy(self._dense()).to(device), None
         elif isinstance(graph.features, np.memmap):
@@ -349,7 +356,7 @@ def _laid_out(
     counts = torch.from_numpy(np.diff(indptr).astype(np.int64))
     neighbours = row_of.index_select(0, torch.from_numpy(np.array(indices)))
     members = Members.of(row_of, neighbours, counts)
-    parts = (members.nodes, members.kinds, members.starts)
+    parts = (members.nodes, members.roles, members.starts)
     return Members(*(part.to(device) for part in parts))
 
 
@@ -361,4 +368,4 @@ def _numbered(members: Members, num_rows: int) -> tuple[Tensor, Members]:
     ranks = torch.empty(num_rows, dtype=torch.int32, device=device)
     ranks.index_copy_(0, nodes, torch.arange(len(nodes), dtype=torch.int32, device=device))
     renamed = ranks.index_select(0, flat).view_as(members.nodes)
-    return nodes, Members(renamed, members.kinds, members.starts)
+    return nodes, Members(renamed, members.roles, members.starts)

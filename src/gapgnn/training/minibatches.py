@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gapgnn.nn import can_record_dropout, cross_entropy_gradients
+from gapgnn.nn import cross_entropy_gradients
 from gapgnn.privacy.dpsgd import FlatParameters
 from gapgnn.training.criterion import Criterion
-from gapgnn.training.full_batch import EVERY, BestEpoch, Targets, dropouts
+from gapgnn.training.full_batch import EVERY, BestEpoch, Targets, can_record
 from gapgnn.training.inputs import Taken
 from gapgnn.training.splits import Splits
 
@@ -90,8 +90,8 @@ class Minibatches:
     def can_record(self) -> bool:
         """Whether every step is the same operations on the same tensors."""
         device = self._known.device
-        is_counted = not dropouts(self._model) or can_record_dropout(device)
-        return device.type == "cuda" and self._inputs.is_recordable and is_counted
+        is_same = self._inputs.is_recordable and can_record(self._model, device)
+        return device.type == "cuda" and is_same
 
     def next_batch(self) -> None:
         """Choose the nodes of the next step."""

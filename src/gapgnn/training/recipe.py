@@ -15,13 +15,13 @@ from gapgnn.privacy.dpsgd import DPSchedule, plan_steps
 NODE_BATCHES = ((50_000, 256), (500_000, 2_048))
 LARGEST_BATCH = 4_096
 # For the MLP and methods with messages of norm 1: steps of DP-SGD, expected batch size, and the
-# least and largest sampling rate (docs/research-notes.md).
+# least and largest sampling rate (docs/explanation/research-notes.md).
 NODE_STEPS, STEP_PEOPLE, LEAST_RATE, MOST_RATE = 225, 1024, 0.06, 0.5
 LEARNING_RATE = 0.01
 # Above this epsilon, under ``add-remove``, the learning rate falls if training nodes are few.
 AMPLE = 4.0
 # Minibatch steps: training nodes in a minibatch, and the number of steps if training nodes are few
-# and if they are not (docs/research-notes.md).
+# and if they are not (docs/explanation/research-notes.md).
 STEP_NODES, FEW_STEPS, STEPS = 1024, 60, 240
 # The largest number of training nodes that counts as few.
 FEW = 4000
@@ -109,7 +109,7 @@ def node_recipe(
 
     The expected batch size is 1,024, or 6 % of the training nodes if that is more, and at most
     half: a larger batch has a better signal-to-noise ratio. Given parameters are kept. Chosen on
-    the development graphs (docs/research-notes.md), with rows scaled by :class:`RowScale`.
+    the development graphs (docs: research notes), with rows scaled by :class:`RowScale`.
     """
     if batch_size == "auto":
         rate = min(MOST_RATE, max(LEAST_RATE, STEP_PEOPLE / num_train))
@@ -117,20 +117,22 @@ def node_recipe(
     return replace(paper_recipe, steps=NODE_STEPS) if epochs == "auto" else paper_recipe
 
 
-def node_learning_rate(num_train: int, worth: float) -> float:
+def node_learning_rate(num_train: int, effective_epsilon: float) -> float:
     """Return the learning rate of networks that are trained on features by DP-SGD.
 
     Few training nodes are easily overfitted, and under an ample budget the noise allows smaller
-    steps. Chosen on the development graphs (docs/research-notes.md).
+    steps. Chosen on the development graphs (docs/explanation/research-notes.md).
 
     Args:
         num_train: public number of training nodes.
-        worth: effective epsilon: the budget under ``add-remove`` with about the same noise.
+        effective_epsilon: the budget under ``add-remove`` with about the same noise.
 
     >>> [node_learning_rate(people, 16.0) for people in (2000, 9000)]
     [0.005, 0.01]
     """
-    return LEARNING_RATE * (1.0 if num_train > FEW else min(1.0, math.sqrt(AMPLE / worth)))
+    return LEARNING_RATE * (
+        1.0 if num_train > FEW else min(1.0, math.sqrt(AMPLE / effective_epsilon))
+    )
 
 
 def minibatch_recipe(

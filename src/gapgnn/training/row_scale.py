@@ -2,7 +2,7 @@
 
 A scaled row is a function of that row alone, so at node level it is part of the record's own
 example and is charged with it (privacy page, section 2). The constants were chosen on the
-development graphs (docs/research-notes.md).
+development graphs (docs/explanation/research-notes.md).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RowScale:
     few: float = 0.0
 
     @classmethod
-    def suited(cls, num_train: int, worth: float = 0.0) -> RowScale:
+    def suited(cls, num_train: int, effective_epsilon: float = 0.0) -> RowScale:
         """Return the scaling for DP-SGD with a number of training nodes.
 
         With few training nodes the learned weights are mostly noise, which shorter rows amplify
@@ -53,13 +53,13 @@ class RowScale:
 
         Args:
             num_train: public number of training nodes.
-            worth: effective epsilon under ``add-remove`` if features are the only input; 0 if there
+            effective_epsilon: under ``add-remove`` if features are the only input; 0 if there
                 are hops, beside which features must not be too short.
 
         >>> RowScale.suited(15_000), RowScale.suited(1_500)
         (RowScale(norm=6.0, few=0.0), RowScale(norm=5.0, few=16.0))
         """
-        return cls(5.0, few=16.0) if num_train <= FEW or worth > LARGE else cls(6.0)
+        return cls(5.0, few=16.0) if num_train <= FEW or effective_epsilon > LARGE else cls(6.0)
 
     def lengths(self, sums: Any, squares: Any) -> Any:
         """Return the norm of each row, given its absolute values and squares, added up."""

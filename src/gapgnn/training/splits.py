@@ -92,7 +92,7 @@ def is_hash_split(graph: Graph, *, seed: int) -> bool:
     >>> is_hash_split(split, seed=3), is_hash_split(split, seed=4), is_hash_split(given, seed=3)
     (True, False, False)
     """
-    return graph.dealt == (seed, TRAIN_SHARE, VAL_SHARE)
+    return graph.split_options == (seed, TRAIN_SHARE, VAL_SHARE)
 
 
 def public_training(graph: Graph, *, repeats: int, split: str, seed: int) -> NDArray[np.bool_]:
@@ -123,8 +123,8 @@ def public_training(graph: Graph, *, repeats: int, split: str, seed: int) -> NDA
 
 def _shares(graph: Graph) -> list[float]:
     """Return the shares of a hash split, or those of given roles in whole percent: both public."""
-    if graph.dealt is not None:
-        _, train, val = graph.dealt
+    if graph.split_options is not None:
+        _, train, val = graph.split_options
         return [train, val]
     own = np.stack([graph.train_mask, graph.val_mask, graph.test_mask]).sum(axis=1)
     return [round(share, 2) for share in own[:2] / max(1, int(own.sum()))]

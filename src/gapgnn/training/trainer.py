@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gapgnn.nn import ReplicaBatchNorm, can_record_dropout, cross_entropy
+from gapgnn.nn import ReplicaBatchNorm, cross_entropy
 from gapgnn.privacy import active_observer
 from gapgnn.privacy.dpsgd import (
     FlatParameters,
@@ -35,7 +35,14 @@ from gapgnn.privacy.mechanisms import NoiseSource
 from gapgnn.rng import experiment_rng
 from gapgnn.training.callbacks import Callback, Silent
 from gapgnn.training.criterion import Criterion
-from gapgnn.training.full_batch import EVERY, BestEpoch, FullBatch, clean_scores, dropouts
+from gapgnn.training.full_batch import (
+    EVERY,
+    BestEpoch,
+    FullBatch,
+    can_record,
+    clean_scores,
+    dropouts,
+)
 from gapgnn.training.inputs import Inputs, Taken
 from gapgnn.training.minibatches import Minibatches
 from gapgnn.training.recipe import Recipe
@@ -142,8 +149,8 @@ class Trainer:
 
         work: Callable[[], tuple[Tensor, Tensor | None]] = epoch
         validated: Callable[[], tuple[Tensor, Tensor | None]] = validate
-        is_counted = not batch.has_dropout or can_record_dropout(device)
-        if self.labels.is_cuda and getattr(inputs, "is_recordable", False) and is_counted:
+        is_same = getattr(inputs, "is_recordable", False) and can_record(model, device)
+        if self.labels.is_cuda and is_same:
             work, validated = RecordedEpochs(epoch), RecordedEpochs(validate)
         for step in range(1, self.recipe.epochs + 1):
             loss, accuracy = work()

@@ -116,7 +116,7 @@ def has_moments(
         return False
     if moments is not None:
         return True
-    # Without gradients, activations cannot be told from data, whose moments are used again.
+    # Without gradients, activations look like data, whose moments are used again.
     is_data = torch.is_grad_enabled() or inputs in _moments
     return counts is None and is_data and has_cheap_moments(inputs)
 

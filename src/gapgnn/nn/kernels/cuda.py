@@ -189,8 +189,8 @@ def _combined(partial: Tensor, count: int, rows: int) -> tuple[Tensor, Tensor]:
     sizes = torch.full((blocks, 1), float(rows), dtype=torch.float64, device=partial.device)
     sizes[-1] = count - rows * (blocks - 1)
     mean = (exact[:, :, 0] * sizes).sum(dim=1) / count
-    apart = (exact[:, :, 0] - mean.unsqueeze(1)).square() * sizes
-    return mean, (exact[:, :, 1] + apart).sum(dim=1) / count
+    between = (exact[:, :, 0] - mean.unsqueeze(1)).square() * sizes
+    return mean, (exact[:, :, 1] + between).sum(dim=1) / count
 
 
 @register("dropout", device="cuda", condition=lambda seeds, device: can_use_triton(device))

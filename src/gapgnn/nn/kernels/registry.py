@@ -9,7 +9,7 @@ To add a kernel, decorate a function of a module in ``MODULES`` with :func:`regi
 without kernels, use :func:`kernels_off`, or start Python with ``GAPGNN_KERNELS=off``.
 
 A kernel for a CPU is kept only where it shortens a whole run that users start by a fifth or more
-(docs/performance.md has the benchmark).
+(docs/explanation/performance.md has the benchmark).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ def _tile(count, COLUMNS: constexpr, CHANNELS: constexpr, ROWS: constexpr):
 
 
 @jit()
-def _slope(normal, SCALE: constexpr, ALPHA: constexpr):
+def _derivative(normal, SCALE: constexpr, ALPHA: constexpr):
     """Return the derivative of the activation."""
     return SCALE * tl.where(normal > 0, 1.0, ALPHA * tl.exp(normal))
 
@@ -39,10 +39,12 @@ def statistics_kernel(
     tile = tl.load(values + cells, mask=exists, other=0.0)
     here = tl.minimum(count - tl.program_id(0).to(tl.int64) * ROWS, ROWS).to(tl.float32)
     mean = tl.sum(tile, axis=0) / here
-    apart = tl.where(exists, tile - mean[None, :], 0.0)
+    centred = tl.where(exists, tile - mean[None, :], 0.0)
     place = (replica * tl.num_programs(0) + tl.program_id(0)) * 2 * CHANNELS + channels
     tl.store(partial + place, mean, mask=channels < CHANNELS)
-    tl.store(partial + place + CHANNELS, tl.sum(apart * apart, axis=0), mask=channels < CHANNELS)
+    tl.store(
+        partial + place + CHANNELS, tl.sum(centred * centred, axis=0), mask=channels < CHANNELS
+    )
 
 
 @jit(do_not_specialize=["count"])
@@ -90,8 +92,8 @@ def gradient_kernel(
     count,
     by_replica,
     by_row,
-    slope_by_replica,
-    slope_by_row,
+    gradient_by_replica,
+    gradient_by_row,
     CHANNELS: constexpr,
     COLUMNS: constexpr,
     ROWS: constexpr,
@@ -108,9 +110,11 @@ def gradient_kernel(
     rows, channels, exists = _tile(count, COLUMNS, CHANNELS, ROWS)
     replica = tl.program_id(1).to(tl.int64)
     cells = replica * by_replica + rows[:, None] * by_row + channels[None, :]
-    slope_cells = replica * slope_by_replica + rows[:, None] * slope_by_row + channels[None, :]
+    gradient_cells = (
+        replica * gradient_by_replica + rows[:, None] * gradient_by_row + channels[None, :]
+    )
     tile = tl.load(values + cells, mask=exists, other=0.0)
-    slope = tl.load(gradients + slope_cells, mask=exists, other=0.0)
+    gradient = tl.load(gradients + gradient_cells, mask=exists, other=0.0)
     own = replica * CHANNELS + channels
     used = channels < CHANNELS
     middle = tl.load(mean + own, mask=used, other=0.0)
@@ -118,16 +122,16 @@ def gradient_kernel(
     factor = tl.load(weight + own, mask=used, other=0.0)
     offset = tl.load(shift + own, mask=used, other=0.0)
     standard = (tile - middle[None, :]) * inverse[None, :]
-    slope = slope * _slope(standard * factor[None, :] + offset[None, :], SCALE, ALPHA)
+    gradient = gradient * _derivative(standard * factor[None, :] + offset[None, :], SCALE, ALPHA)
     if IS_SUM:
-        slope = tl.where(exists, slope, 0.0)
+        gradient = tl.where(exists, gradient, 0.0)
         place = (replica * tl.num_programs(0) + tl.program_id(0)) * 2 * CHANNELS + channels
-        tl.store(out + place, tl.sum(slope, axis=0), mask=used)
-        tl.store(out + place + CHANNELS, tl.sum(slope * standard, axis=0), mask=used)
+        tl.store(out + place, tl.sum(gradient, axis=0), mask=used)
+        tl.store(out + place + CHANNELS, tl.sum(gradient * standard, axis=0), mask=used)
     else:
         first = tl.load(sums + replica * 2 * CHANNELS + channels, mask=used, other=0.0)
         second = tl.load(sums + (replica * 2 + 1) * CHANNELS + channels, mask=used, other=0.0)
-        result = slope - first[None, :] - standard * second[None, :]
+        result = gradient - first[None, :] - standard * second[None, :]
         result = result * (inverse * factor)[None, :]
         tl.store(out + cells, result, mask=exists)
 
@@ -154,8 +158,8 @@ def cross_entropy_kernel(
     is_label = channels[None, :] == label[:, None]
     # Rows beyond the last hold nothing but minus infinity: keep their arithmetic finite.
     tile = tl.where(is_row[:, None], tile, 0.0)
-    apart = tile - tl.max(tile, axis=1)[:, None]
-    powers = tl.exp(apart)
+    shifted = tile - tl.max(tile, axis=1)[:, None]
+    powers = tl.exp(shifted)
     total = tl.sum(powers, axis=1)
     if IS_GRADIENT:
         weight = tl.load(weights + rows, mask=is_row, other=0.0)
@@ -163,7 +167,7 @@ def cross_entropy_kernel(
         result = (share - tl.where(is_label, 1.0, 0.0)) * weight[:, None]
         tl.store(out + cells, result, mask=exists)
     else:
-        own = tl.sum(tl.where(is_label, apart, 0.0), axis=1)
+        own = tl.sum(tl.where(is_label, shifted, 0.0), axis=1)
         tl.store(out + rows, tl.log(total) - own, mask=is_row)
 
 
