@@ -1,6 +1,6 @@
-"""Doors for other packages: what they bring under an entry point is found when it is asked for.
+"""Entry points of other packages, which are loaded when they are first asked for.
 
-A package that cannot be loaded is left out with its reason and stops nobody (docs/extending.md).
+A package that cannot be loaded is left out and its error is kept (docs: extending).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Registered:
-    """What other packages bring under one entry point group.
+    """What other packages register under one entry point group.
 
     Attributes:
         found: the objects by entry point name.

@@ -1,13 +1,21 @@
+from .answers import answer_columns as answer_columns
+from .answers import json_line as json_line
 from .checks import choose_device as choose_device
 from .configs.base import DegreeBoundConfig as DegreeBoundConfig
 from .configs.base import option as option
 from .edge_reader import EdgeReader as EdgeReader
 from .edgefacts import EdgeFacts as EdgeFacts
+from .erasure import Removal as Removal
+from .erasure import finish_removals as finish_removals
+from .erasure import forget as forget
+from .erasure import plan_removal as plan_removal
+from .erasure import unfinished as unfinished
 from .estimator import Fit as Fit
 from .estimator import NodeClassifier as NodeClassifier
 from .estimator import Shape as Shape
 from .folder import Saved as Saved
 from .folder import check_new_folder as check_new_folder
+from .folder import copy_folder as copy_folder
 from .folder import keep_audit as keep_audit
 from .folder import load_folder as load_folder
 from .gap import GAP as GAP
@@ -32,6 +40,7 @@ from .lists import sums_of_rows as sums_of_rows
 from .lists import sums_over_lists as sums_over_lists
 from .mlp import MLP as MLP
 from .neighbor_vote import NeighborVote as NeighborVote
+from .private_hops import PrivateHops as PrivateHops
 from .progap import ProGAP as ProGAP
 from .registry import load_model as load_model
 from .registry import method_class as method_class
@@ -46,4 +55,5 @@ from .releases import alike as alike
 from .releases import check_trained_on as check_trained_on
 from .releases import new_among as new_among
 from .settings import Settings as Settings
+from .settings import layer_options as layer_options
 from .unused import Unused as Unused

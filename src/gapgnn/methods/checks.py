@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer, check_number
+from gapgnn.errors import (
+    InputError,
+    PrivacyError,
+    check_all,
+    check_choice,
+    check_integer,
+    check_number,
+)
 from gapgnn.methods.registry import recommended_method
 from gapgnn.privacy import LEVELS, check_delta, check_finite_budget, resolve_relation
 from gapgnn.training import METRICS
@@ -45,6 +53,32 @@ def check_run(config: NodeClassifier[Any]) -> None:
         )
     _check_threshold(config)
     choose_device(config.device)
+
+
+# More hops than any graph is wide, and sizes that no index of a tensor holds.
+MOST_HOPS, MOST_SIZE = 1_000, 2**31 - 1
+
+
+def check_sizes(config: object) -> None:
+    """Refuse whole numbers that no machine can mean, before anything is planned with them.
+
+    >>> from gapgnn.methods import LabelGAP
+    >>> check_sizes(LabelGAP(hops=10**20))
+    Traceback (most recent call last):
+    ...
+    gapgnn.errors.InputError: `hops` must be at most 1000. Got 100000000000000000000.
+    """
+    sizes = {
+        name: value
+        for name, value in vars(config).items()
+        if type(value) is int and not name.endswith(("seed", "_"))
+    }
+    check_all(
+        *(
+            partial(check_number, name, value, at_most=MOST_HOPS if name == "hops" else MOST_SIZE)
+            for name, value in sizes.items()
+        )
+    )
 
 
 def _check_threshold(config: NodeClassifier[Any]) -> None:

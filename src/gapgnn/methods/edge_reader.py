@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from gapgnn.errors import PrivacyError, check_choice
+from gapgnn.errors import InputError, PrivacyError, check_choice
 from gapgnn.graph import Graph, check_declared
 from gapgnn.methods.checks import choose_device
 from gapgnn.methods.configs import DegreeBoundConfig
@@ -23,9 +23,9 @@ from gapgnn.methods.hops import resolve_edge_types
 from gapgnn.methods.releases import ReleasedHops
 from gapgnn.methods.settings import Settings
 from gapgnn.methods.unused import Unused
-from gapgnn.privacy import Guarantee, Plan, PrivateSession, charged_release
+from gapgnn.privacy import Guarantee, Plan, PrivateSession
 from gapgnn.privacy.accounting import Event, Gaussian
-from gapgnn.privacy.card import ReleaseFacts
+from gapgnn.privacy.card import ChargedRelease
 from gapgnn.privacy.ledger import Ledger, People
 
 S = TypeVar("S", bound=Settings, default=Any)
@@ -40,7 +40,7 @@ class EdgeReader(NodeClassifier[S]):
     (the inductive setting) is charged before it is read, and so is every earlier graph that it
     shares nodes with (privacy page, section 2).
 
-    A method of this kind also defines :meth:`read` and :meth:`scores_from`.
+    A subclass also defines :meth:`read` and :meth:`scores_from`.
     """
 
     # Whether a session over a graph that was paid for is open: its charge, if a kill interrupts it.
@@ -98,7 +98,7 @@ class EdgeReader(NodeClassifier[S]):
         check_choice("notion", self.notion, ("own", "strict"))
         if self.notion == "own" or self.level != "node":
             return
-        if max(int(kind.out_degrees.max()) for kind in graph.edge_types) > self.max_degree:
+        if max(int(one.out_degrees.max()) for one in graph.edge_types) > self.max_degree:
             raise PrivacyError(
                 "`notion` must be own where adjacency lists are cut: some are longer than "
                 f"{self.max_degree}, and which neighbours are kept changes with every mention that "
@@ -133,7 +133,10 @@ class EdgeReader(NodeClassifier[S]):
             ids: of the nodes; all if left out.
         """
         self.check_fitted()
-        known = self.releases_.training() if ids is None else self.releases_.cached(ids)
+        known = self.releases_.training()
+        if known.is_keyed:
+            raise InputError("A model at node level keeps no features: give the graph to predict.")
+        known = known if ids is None else self.releases_.cached(ids)
         device = choose_device(self.device)
         self.networks_on(device)
         with torch.no_grad():
@@ -196,6 +199,35 @@ class EdgeReader(NodeClassifier[S]):
         self._unfinished = None
         return released
 
+    def hop_zero(self, graph: Graph, device: torch.device) -> Tensor:
+        """Return hop 0 as a release keeps it below node level, from the features of a graph."""
+        raise InputError(
+            "`importance` must be asked of a method that keeps the features of hop 0 apart. "
+            f"Got {self.method}."
+        )
+
+    def importance_inputs(
+        self, graph: Graph
+    ) -> tuple[ReleasedHops, Callable[[Graph, ReleasedHops | None], Tensor]]:
+        """Return released rows of a graph, and class scores from its features and such rows."""
+        device = choose_device(self.device)
+        self.networks_on(device)
+        known = self.releases_.find(graph, Ledger(self.ledger), is_paid=self.level != "none")
+        if known is None:
+            raise InputError(
+                "`graph` must be one whose hops the model has released: that of the training, or "
+                "one it has predicted on. Got another."
+            )
+
+        def scores(given: Graph, rows: ReleasedHops | None) -> Tensor:
+            assert rows is not None
+            if rows.has_hop_zero:
+                first = self.hop_zero(given, device)[0].cpu()
+                rows = replace(rows, hops=(first, *rows.hops[1:]))
+            return self.scores_from(rows, given, device)
+
+        return known, scores
+
     # Prices of predictions ----------------------------------------------------------------------
 
     def prediction_plan(self, graph: Graph) -> Plan[S]:
@@ -215,8 +247,7 @@ class EdgeReader(NodeClassifier[S]):
         promise = Guarantee.of_events(
             graph,
             events,
-            level=self.level,
-            relation=self.relation,
+            relation=self.relation_on(graph),
             delta=delta,
             noise_multiplier=self.noise_multiplier_,
         )
@@ -231,7 +262,7 @@ class EdgeReader(NodeClassifier[S]):
             promise: from :meth:`prediction_guarantee`.
         """
         self.check_fitted()
-        release = charged_release(promise, None, "prediction")
+        release = ChargedRelease.of(promise, None, "prediction")
         epsilon = self.card_.with_release(release).composed_epsilon
         assert epsilon is not None
         return epsilon
@@ -262,24 +293,19 @@ class EdgeReader(NodeClassifier[S]):
         self.check_edges(graph)
         return self.prediction_plan(graph).promise
 
+    def people_charged(self, graph: Any, *, new_people: bool = False) -> People:
+        """Return whom a prediction on a graph is charged to.
+
+        Args:
+            graph: to predict on.
+            new_people: as for :meth:`predict_proba`.
+        """
+        return People.of(self._as_trained(graph))
+
     def guarantee_of_new(self, graph: Graph, own: str | None) -> Guarantee | None:
         """Return the guarantee of predictions for new nodes; None if they are free."""
         self.scores_of_new(graph, own)
         return None
-
-    def facts_of_edges(self, facts: ReleaseFacts) -> ReleaseFacts:
-        """Return the card's facts with the declared facts about edges."""
-        settings: Any = self.plan_.settings
-        steps = [*facts.steps, *(["statistics"] if settings.batch_norm else [])]
-        return replace(
-            facts,
-            steps=steps,
-            edge_types=self.edges_.edge_types,
-            protects=getattr(settings, "edge_types", "") if self.edges_.edge_types else "",
-            has_total=any(hops.with_union for hops in self.plan_.hops.values()),
-            is_weighted=any(bounds is not None for bounds in self.edges_.bounds),
-            is_divided=any(hops.is_normalised for hops in self.plan_.hops.values()),
-        )
 
     def check_loaded(self) -> None:
         """Raise ValueError if a folder lists no release of its training."""

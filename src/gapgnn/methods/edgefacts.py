@@ -88,7 +88,7 @@ def check_plain(graph: Graph, method: str) -> None:
     gapgnn.errors.InputError: `graph` must have edges without weights for SAGE, which releases \
 whether there is an edge and not how heavy it is. Got weights; use gap.
     """
-    if graph.more:
+    if graph.more_edge_types:
         raise InputError(
             f"`graph` must have one edge type for {method}. Got "
             f"{', '.join(graph.edge_type_names)}; use gap."

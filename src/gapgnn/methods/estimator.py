@@ -43,10 +43,11 @@ from gapgnn.methods.checks import (
     check_budget,
     check_level,
     check_run,
+    check_sizes,
     choose_device,
     free_memory,
 )
-from gapgnn.methods.configs import MethodConfig
+from gapgnn.methods.configs import MethodConfig, own_pieces
 from gapgnn.methods.decisions import (
     RepeatAnswers,
     answers_of_repeats,
@@ -58,9 +59,11 @@ from gapgnn.methods.decisions import (
     weights_of,
 )
 from gapgnn.methods.edgefacts import EdgeFacts
-from gapgnn.methods.releases import Releases
+from gapgnn.methods.importance import Importance, column_groups, permutation_importance
+from gapgnn.methods.own_networks import check_pieces, describe_piece
+from gapgnn.methods.releases import ReleasedHops, Releases
 from gapgnn.methods.settings import Settings
-from gapgnn.methods.unused import Unused, given_unused, refuse_unused
+from gapgnn.methods.unused import Unused, described, given_unused, refuse_unused
 from gapgnn.nn import count_replicas, replica_state, reset_replicas
 from gapgnn.privacy import (
     Checkpoint,
@@ -72,8 +75,8 @@ from gapgnn.privacy import (
     PlannedTraining,
     PrivateSession,
     PublicFacts,
+    Relation,
     SessionOptions,
-    parse_relation,
     resolve_relation,
 )
 from gapgnn.privacy.accounting import Event
@@ -171,7 +174,6 @@ class Learned(Generic[S]):
     """What ``fit`` leaves behind and ``load`` brings back; none of it is a parameter."""
 
     plan_: Plan[S]
-    classes_: NDArray[np.int64]
     num_features_: int
     num_classes_: int
     label_names_: tuple[str, ...] | None
@@ -198,6 +200,23 @@ class Learned(Generic[S]):
         """Number of edge types of the training graph."""
         return len(self.edges_.edge_types) or 1
 
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """The classes as predictions name them: the user's labels, or numbers without them."""
+        return np.array(self.label_names_ or range(self.num_classes_))
+
+    @property
+    def n_features_in_(self) -> int:
+        """Number of feature columns."""
+        return self.num_features_
+
+    @property
+    def feature_names_in_(self) -> NDArray[Any]:
+        """Names of the feature columns; as in scikit-learn, not there if they have none."""
+        if self.feature_names_ is None:
+            raise AttributeError("The features of the training graph have no names.")
+        return np.array(self.feature_names_, dtype=object)
+
 
 class NodeClassifier(MethodConfig, Learned[S], BaseEstimator, ABC):  # type: ignore[misc]
     """Base of all methods: scikit-learn's estimator contract over graphs.
@@ -216,7 +235,7 @@ class NodeClassifier(MethodConfig, Learned[S], BaseEstimator, ABC):  # type: ign
     Parameters are the fields of a configuration (:mod:`gapgnn.methods.configs`): stored as they are
     given, checked in ``fit``, which refuses those that are given and do nothing. A method of
     another package defines :meth:`plan`, :meth:`networks`, :meth:`train`, :meth:`class_scores` and
-    :meth:`card_facts` (docs/extending.md).
+    :meth:`card_facts` (docs/how-to/extending.md).
     """
 
     method: ClassVar[str]
@@ -229,12 +248,18 @@ class NodeClassifier(MethodConfig, Learned[S], BaseEstimator, ABC):  # type: ign
     # For attacks on one's own models: keep the class scores and the split of every repeat. Set on
     # an instance, and without an annotation, so that it is no parameter.
     _keeps_repeats = False
+    # For a selection that has been charged: opens the session of a candidate. No parameter either.
+    _opens: ClassVar[Callable[..., PrivateSession] | None] = None
     # Whether the graph came to `fit` without masks, so that `score` has to split it alike.
     _made_split = False
 
     if TYPE_CHECKING:
         # Which parameters there are is known by the method, not by who holds some method's class.
         def __init__(self, **parameters: Any) -> None: ...
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:  # the parameter is scikit-learn's
+        """Level and epsilon, and every other parameter that differs from its default."""
+        return described(self, N_CHAR_MAX)
 
     # What a method defines ----------------------------------------------------------------------
 
@@ -330,15 +355,17 @@ class NodeClassifier(MethodConfig, Learned[S], BaseEstimator, ABC):  # type: ign
 
     # The parts of a plan ------------------------------------------------------------------------
 
-    def relation_on(self, facts: PublicFacts) -> str:
+    def relation_on(self, facts: PublicFacts | Graph) -> Relation:
         """Return the relation that holds on a graph."""
         return resolve_relation(self.level, self.relation, is_directed=facts.is_directed)
 
-    def settings(self, kind: type[S], facts: PublicFacts, recipe: Recipe, **own: Any) -> S:
-        """Return settings of a kind, with what all methods share filled in."""
+    def settings(
+        self, settings_class: type[S], facts: PublicFacts, recipe: Recipe, **own: Any
+    ) -> S:
+        """Return settings of a class, with the fields that all methods share filled in."""
         weights = weights_of(self, facts)
         shifts = self.weighs_answers()
-        return kind(
+        return settings_class(
             recipe=recipe,
             batch_norm=self.uses_batch_norm(),
             loss_weights=None if shifts else weights,
@@ -359,12 +386,11 @@ class NodeClassifier(MethodConfig, Learned[S], BaseEstimator, ABC):  # type: ign
     ) -> Plan[S]:
         """Return a plan of this method with what all plans share filled in."""
         unpriced = Guarantee.unpriced(
-            facts.counts, level=self.level, relation=self.relation, delta=self.delta
+            facts.counts, relation=self.relation_on(facts), delta=self.delta
         )
         return Plan(
             **{
                 "method": self.method,
-                "level": self.level,
                 "relation": unpriced.relation,
                 "budget": self.epsilon,
                 "delta": unpriced.delta,
@@ -378,15 +404,23 @@ class NodeClassifier(MethodConfig, Learned[S], BaseEstimator, ABC):  # type: ign
             }
         )
 
+    def after_release(self) -> frozenset[str]:
+        """Return the parameters that act after the last release alone, below node level.
+
+        Models that differ in nothing else share their releases: to compare them is post-processing
+        (privacy page, section 10). What a method does not name counts as asking the graph again.
+        """
+        return frozenset({"threshold"})
+
     def uses_batch_norm(self) -> bool:
         """Whether networks normalise batches."""
         return self.level != "node" if self.batch_norm == "auto" else bool(self.batch_norm)
 
-    def add_remove_epsilon(self, relation: str) -> float:
+    def add_remove_epsilon(self, relation: Relation) -> float:
         """Return the budget under ``add-remove`` that buys as little noise; 0 at other levels."""
         if self.level != "node":
             return 0.0
-        return self.epsilon / OutDegreeNormalized.bound(parse_relation(relation))
+        return self.epsilon / OutDegreeNormalized.bound(relation)
 
     # Fitting ------------------------------------------------------------------------------------
 
@@ -411,8 +445,9 @@ class NodeClassifier(MethodConfig, Learned[S], BaseEstimator, ABC):  # type: ign
                 the standard split, :func:`~gapgnn.graph.random_split` by ``seed``, and a warning
                 says so.
             y: for scikit-learn's sake; labels are part of the graph.
-            callback: told about progress.
-            progress: show bars; left out: in a notebook, unless there is a callback.
+            callback: receives the progress.
+            progress: show bars; left out: on a terminal and in a notebook, unless there is a
+                callback.
             checkpoint: keeps finished steps, for a run that can be killed and resumed.
             curator_only: at level none, why the curator looks at people with a budget without
                 spending it; written to the ledger. Without it they are refused.
@@ -461,18 +496,7 @@ class NodeClassifier(MethodConfig, Learned[S], BaseEstimator, ABC):  # type: ign
         plan = self._checked_plan(graph)
         if checkpoint is not None and not self.keeps_releases:
             raise InputError(f"`checkpoint` must be None for {self.method}: it keeps no releases.")
-        keys = self._noise_keys()
-        session = PrivateSession(
-            plan,
-            self.released_graph(graph),
-            self._session_options(keys, curator_only),
-            purpose="fit",
-            people=People.of(graph),
-            checkpoint=checkpoint or NoCheckpoint(),
-            about=self._about_run(graph, plan),
-            announce=lambda text: quote(callback, text),
-            reads_lists=self.reads_lists,
-        )
+        session = self._session(plan, graph, callback, checkpoint, curator_only)
         # What cannot be built, trained or held must fail here, before the charge.
         self._check_memory(graph, session.options.device, plan)
         shape = Shape(1, graph.num_features, graph.num_classes, len(graph.edge_types))
@@ -498,6 +522,29 @@ class NodeClassifier(MethodConfig, Learned[S], BaseEstimator, ABC):  # type: ign
         seconds["total"] = time.perf_counter() - start
         self.seconds_ = seconds
 
+    def _session(
+        self,
+        plan: Plan[S],
+        graph: Graph,
+        callback: Callback,
+        checkpoint: Checkpoint | None,
+        curator_only: str | None,
+    ) -> PrivateSession:
+        """Return the session of a fit, not yet opened."""
+        if self._opens is not None:
+            return self._opens(self, self.released_graph(graph))
+        return PrivateSession(
+            plan,
+            self.released_graph(graph),
+            self._session_options(self._noise_keys(), curator_only),
+            purpose="fit",
+            people=People.of(graph),
+            checkpoint=checkpoint or NoCheckpoint(),
+            about={"params": self.saved_parameters()},
+            announce=lambda text: quote(callback, text),
+            reads_lists=self.reads_lists,
+        )
+
     def _checked_plan(self, graph: Graph) -> Plan[S]:
         """Return the calibrated plan for a graph that can be trained on."""
         check_trainable(graph, level=self.level)
@@ -516,7 +563,6 @@ class NodeClassifier(MethodConfig, Learned[S], BaseEstimator, ABC):  # type: ign
         self.releases_ = Releases()
         self.num_features_ = graph.num_features
         self.num_classes_ = graph.num_classes
-        self.classes_ = np.arange(graph.num_classes)
         self.label_names_ = graph.label_names
         self.feature_names_ = graph.feature_names
         self.schema_ = graph.schema
@@ -536,7 +582,7 @@ class NodeClassifier(MethodConfig, Learned[S], BaseEstimator, ABC):  # type: ign
         phases = ["classifier" if name == self.method else name for name in trained]
         announce(fit.callback, phases)
         for name, module in self.modules_.items():
-            # A repeat may have several networks of a kind.
+            # A repeat may have several networks under one name.
             members = count_replicas(module) // fit.repeats
             generators = [
                 experiment_torch(self.seed, "initial", name, repeat, *([member] if member else []))
@@ -588,6 +634,7 @@ class NodeClassifier(MethodConfig, Learned[S], BaseEstimator, ABC):  # type: ign
         self._tested: list[RepeatAnswers] = answers_of_repeats(
             scores, splits, graph, thresholds, positive
         )
+        self._metrics: list[Metrics] | None = None  # computed when they are asked for
         if self.threshold is None:
             self.repeat_scores_ = splits.test_accuracies(scores, graph.labels)
         else:
@@ -642,7 +689,9 @@ class NodeClassifier(MethodConfig, Learned[S], BaseEstimator, ABC):  # type: ign
         check_level(self)
         check_all(
             lambda: check_run(self),
+            lambda: check_sizes(self),
             lambda: check_budget(self),
+            lambda: check_pieces(self),
             self.check_parameters,
             lambda: refuse_unused(self, self.unused()),
             # As in a graph that is large enough for any batch.
@@ -680,28 +729,16 @@ class NodeClassifier(MethodConfig, Learned[S], BaseEstimator, ABC):  # type: ign
         layer = min(graph.num_nodes, 4096) * hidden if isinstance(hidden, int) else 0
         return 4 * self.repeats * (4 * weights + layer)
 
-    def _about_run(self, graph: Graph, plan: Plan[S]) -> dict[str, Any]:
-        """Return what must not change when a run is resumed: options, and what is released."""
-        promise = plan.promise
-        return {
-            "method": self.method,
-            "params": self.saved_parameters(),
-            "num_nodes": graph.num_nodes,
-            "level": promise.level,
-            "relation": promise.relation,
-            "epsilon": promise.epsilon,
-            "delta": promise.delta,
-            "count": self.repeats,
-            "events": [event.to_dict() for event in promise.events],
-            "fingerprint": graph.fingerprint,
-        }
-
     def saved_parameters(self) -> dict[str, Any]:
-        """Return the parameters as JSON can hold them, without those of this machine."""
+        """Return the parameters as JSON can hold them, without those of this machine.
+
+        Functions of the user's own are named alone: a folder holds no code.
+        """
+        own = {name: describe_piece(getattr(self, name)) for name in own_pieces(type(self))}
         return {
             # JSON has no infinity, which epsilon may be at level none.
             k: str(v) if isinstance(v, float) and not math.isfinite(v) else v
-            for k, v in self.get_params().items()
+            for k, v in {**self.get_params(), **own}.items()
             if k not in ("ledger", "device", "reason")
         }
 
@@ -739,18 +776,17 @@ class NodeClassifier(MethodConfig, Learned[S], BaseEstimator, ABC):  # type: ign
         bounds = [hops.max_degree for hops in plan.hops.values() if hops.max_degree is not None]
         max_degree = bounds[0] if bounds and self.level == "node" else None
         own = self.card_facts()
-        chosen = f"{self.threshold} threshold"
-        return replace(
-            own,
-            steps=(*own.steps, chosen) if isinstance(self.threshold, str) else own.steps,
-            dataset=graph.name,
-            is_symmetric=not graph.is_directed,
-            max_degree=max_degree,
-            native_degree_bounded=max_degree is not None
-            and max(int(kind.out_degrees.max()) for kind in graph.edge_types) <= max_degree,
-            public=self.public_facts(graph, plan, facts, max_degree),
-            wording=graph.wording,
-        )
+        steps = [*own.steps]
+        if isinstance(self.threshold, str):
+            steps.append(f"{self.threshold} threshold")
+        public = self.public_facts(graph, plan, facts, max_degree)
+        return replace(own, steps=steps, public=public)
+
+    def steps_taken(self, *steps: str) -> list[str]:
+        """Return steps of the card, with batch statistics and own pieces if there are any."""
+        given = any(getattr(self, name) is not None for name in own_pieces(type(self)))
+        more = {"statistics": self.plan_.settings.batch_norm, "own pieces": given}
+        return [*steps, *(step for step, is_taken in more.items() if is_taken)]
 
     def public_facts(
         self, graph: Graph, plan: Plan[S], facts: PublicFacts, max_degree: int | None
@@ -833,9 +869,15 @@ class NodeClassifier(MethodConfig, Learned[S], BaseEstimator, ABC):  # type: ign
         *,
         own: Literal["features", "record"] | None = None,
         new_people: bool = False,
-    ) -> NDArray[np.int64]:
-        """Return the most probable class of every node of ``graph``; see :meth:`predict_proba`."""
-        return self.decide(self.predict_proba(graph, own=own, new_people=new_people))
+    ) -> NDArray[Any]:
+        """Return the predicted class of every node of ``graph``, one of ``classes_``.
+
+        With a threshold it is that of :meth:`decide`, without one the most probable class. What is
+        read, charged and may be handed out is what :meth:`predict_proba` says.
+        """
+        found = self.predict_proba(graph, own=own, new_people=new_people)
+        classes: NDArray[Any] = self.classes_[self.decide(found)]
+        return classes
 
     def scores_of_new(self, graph: Graph | None, own: str | None) -> Tensor:
         """Return class scores of the people of a graph who were not in the graph of training."""
@@ -855,7 +897,7 @@ class NodeClassifier(MethodConfig, Learned[S], BaseEstimator, ABC):  # type: ign
         )
 
     def decide(self, found: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the class that is answered for probabilities ``(nodes, classes)``.
+        """Return the number of the class that is answered for probabilities ``(nodes, classes)``.
 
         The most probable one, or with a threshold the second class from that probability on.
         """
@@ -889,6 +931,48 @@ class NodeClassifier(MethodConfig, Learned[S], BaseEstimator, ABC):  # type: ign
         answers, positive = self.decide(found), positive_class(self, graph)
         return measure(found, answers, graph.labels[mask], graph.label_names, positive)
 
+    def importance(
+        self, graph: Any, *, metric: str | None = None, repeats: int = 5, seed: int = 0
+    ) -> list[Importance]:
+        """Return what the nodes' own features and what their neighbours contribute.
+
+        Each input is exchanged among the test nodes: all features, each named feature, all hops,
+        and each hop. Released rows are read again and nothing is charged. Computed from the test
+        labels without noise: at node level for the curator.
+
+        Args:
+            graph: that the model was trained on, or has released hops of, with a test mask.
+            metric: as for :meth:`score`.
+            repeats: number of permutations of each input.
+            seed: of the permutations.
+
+        Returns:
+            How much the metric falls without each input, the largest fall first.
+        """
+        self.check_fitted()
+        graph = self._split_as_fitted(self._as_trained(graph), is_made=self._made_split)
+        chosen = default_metric(graph) if self.metric == "auto" else self.metric
+        released, scores = self.importance_inputs(graph)
+        return permutation_importance(
+            self,
+            graph,
+            released=released,
+            score=lambda given, rows: self._weighed(scores(given, rows)),
+            metric=metric or chosen,
+            repeats=repeats,
+            seed=seed,
+            columns=column_groups(graph.feature_names or ()),
+        )
+
+    def importance_inputs(
+        self, graph: Graph
+    ) -> tuple[ReleasedHops | None, Callable[[Graph, ReleasedHops | None], Tensor]]:
+        """Return released rows of a graph, and class scores from its features and such rows."""
+        raise InputError(
+            f"`importance` must be asked of a method that reads features and released hops apart. "
+            f"Got {self.method}."
+        )
+
     def to_frame(self, graph: Any = None) -> pandas.DataFrame:
         """Return the predictions as a pandas ``DataFrame``, one row per node.
 
@@ -909,7 +993,7 @@ class NodeClassifier(MethodConfig, Learned[S], BaseEstimator, ABC):  # type: ign
             ) from None
         graph = None if graph is None else as_graph(graph)
         found = self.predict_proba(graph)
-        names: Sequence[Any] = self.label_names_ or range(self.num_classes_)
+        names = self.classes_
         if graph is None:
             ids, masks = getattr(self, "_people", (self.releases_.training().ids, None))
         else:
@@ -917,7 +1001,7 @@ class NodeClassifier(MethodConfig, Learned[S], BaseEstimator, ABC):  # type: ign
             ids, masks = graph.ids, _masks(split)
         columns: dict[str, Any] = {
             "id": ids.tolist(),
-            "prediction": [names[k] for k in self.decide(found).tolist()],
+            "prediction": names[self.decide(found)],
         }
         columns |= {f"probability of {name}": found[:, k] for k, name in enumerate(names)}
         if masks is not None:
@@ -932,7 +1016,9 @@ class NodeClassifier(MethodConfig, Learned[S], BaseEstimator, ABC):  # type: ign
         self.check_fitted()
         if not hasattr(self, "_tested"):
             raise NotFittedError("A loaded model has no test figures; call `metrics` with a graph.")
-        return [tested.metrics(self.label_names_) for tested in self._tested]
+        if self._metrics is None:
+            self._metrics = [tested.metrics(self.label_names_) for tested in self._tested]
+        return self._metrics
 
     def check_fitted(self) -> None:
         """Raise unless the model was fitted, at the level that it has now."""
@@ -991,7 +1077,8 @@ class NodeClassifier(MethodConfig, Learned[S], BaseEstimator, ABC):  # type: ign
 
         Args:
             folder: the model's folder.
-            overrides: ``device`` or ``ledger`` of this machine.
+            overrides: ``device`` or ``ledger`` of this machine; and functions of your own that the
+                model was trained with, which no folder holds.
         """
         from gapgnn.methods.persistence import load
 

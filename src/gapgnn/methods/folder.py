@@ -6,7 +6,10 @@ Layout::
     weights.safetensors        trained parameters
     card.json, card.md         the privacy card
     hops/RELEASE.safetensors   what was released on one graph
-    hops/RELEASE.ids.json      whose row is whose
+    hops/RELEASE.ids.json      whose row is whose: ids, or keyed hashes of them where predictions
+                               come with the ids and the ledger (models at node level)
+    hops/RELEASE.parquet       both as a table, where that was asked for
+    hops/RELEASE.2.safetensors and so on: the same release after people were removed from it
     audits/ID.json             what audits of this very model found, on canaries
 
 The card lists every release in ``hops/`` with its charge, and what all of them come to; a kill at
@@ -23,9 +26,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -42,6 +46,7 @@ from gapgnn.errors import (
     DataError,
     GapgnnError,
     InputError,
+    IntegrityError,
     UnavailableError,
     check_choice,
 )
@@ -53,6 +58,9 @@ from gapgnn.privacy.card import PrivacyCard
 FORMAT = 2
 CONFIG = "config.json"
 _AUDITS = "audits/"
+_HOPS = "hops"
+# What releases are kept in, with the number of an edition from the second one on.
+_OF_RELEASES = re.compile(r"\.?[0-9a-f]{24}(\.\d+)?\.(safetensors|ids\.json|parquet)(\.part)?")
 
 
 @dataclass(frozen=True)
@@ -100,18 +108,19 @@ def save_folder(
 ) -> None:
     """Write a new model folder; it appears complete or not at all."""
     check_new_folder(folder)
+    config = {**config, "keyed": [name for name, one in hops.items() if one.is_keyed]}
     files: dict[str, bytes] = {
         "weights.safetensors": tensors_to_bytes(_contiguous(weights)),
         "card.json": card.to_json().encode(),
         "card.md": card.to_markdown().encode(),
     }
     for released in hops.values():
-        files |= _hop_files(released)
+        files |= _hop_files(released, config)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         try:
-            (scratch / "hops").mkdir(mode=0o700)
+            (scratch / _HOPS).mkdir(mode=0o700)
             for name, content in files.items():
                 _write(scratch / name, content)
             _write_config(scratch, {**config, "format": FORMAT, "gapgnn": __version__}, files)
@@ -138,9 +147,10 @@ def add_releases(folder: Path, released: Sequence[ReleasedHops], card: PrivacyCa
     # By this order, which is the order in which they are written.
     files = {"card.md": card.to_markdown().encode(), "card.json": card.to_json().encode()}
     for one in released:
-        files |= _hop_files(one)
+        files |= _hop_files(one, config)
     changes = {
         "releases": [*config["releases"], *(one.release for one in released)],
+        "keyed": [*config.get("keyed", []), *(one.release for one in released if one.is_keyed)],
         "former_cards": [*config.get("former_cards", []), config["files"]["card.json"]],
     }
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
@@ -152,6 +162,95 @@ def add_releases(folder: Path, released: Sequence[ReleasedHops], card: PrivacyCa
         raise UnavailableError(
             f"the model folder {str(folder)!r} cannot be written: {error}"
         ) from None
+
+
+def replace_releases(
+    folder: Path, released: Sequence[ReleasedHops], *, forgotten: Mapping[str, Any]
+) -> None:
+    """Put releases without some of their people in the place of what a folder holds of them.
+
+    New files lie beside the old ones until the configuration names them, in one step: a kill
+    leaves the folder as it was, or as it is to be. Files that are no longer named stay until
+    :func:`remove_unnamed`.
+
+    Args:
+        folder: of a saved model, which nobody else may change meanwhile (:func:`changing`).
+        released: the releases as they are from now on.
+        forgotten: a record of the removal, for whoever reads the configuration.
+    """
+    config = _read_config(folder)
+    editions = dict(config.get("editions", {}))
+    former = {
+        name for one in released for name in config["files"] if _is_of(name, one.release, editions)
+    }
+    for one in released:
+        editions[one.release] = editions.get(one.release, 1) + 1
+    records = [*config.get("forgotten", []), dict(forgotten)]
+    config = {**config, "editions": editions, "forgotten": records}
+    files: dict[str, bytes] = {}
+    for one in released:
+        files |= _hop_files(one, config)
+    keep = {name: digest for name, digest in config["files"].items() if name not in former}
+    try:
+        for name, content in files.items():
+            _write(folder / name, content)
+        _sync(folder / _HOPS)
+        _write_config(folder, config, files, keep=keep)
+        _sync(folder)
+    except OSError as error:
+        raise UnavailableError(
+            f"the model folder {str(folder)!r} cannot be written: {error}"
+        ) from None
+
+
+def mark_recorded(folder: Path, removal: str, link: str) -> None:
+    """Note in the configuration that the ledger has a removal of people.
+
+    Args:
+        folder: of a saved model, which nobody else may change meanwhile (:func:`changing`).
+        removal: its id.
+        link: of the ledger's entry.
+    """
+    config = _read_config(folder)
+    records = [
+        {**one, "link": link} if one["id"] == removal else one for one in config["forgotten"]
+    ]
+    try:
+        _write_config(folder, {**config, "forgotten": records}, {}, keep=config["files"])
+    except OSError as error:
+        raise UnavailableError(
+            f"the model folder {str(folder)!r} cannot be written: {error}"
+        ) from None
+
+
+def remove_unnamed(folder: Path) -> int:
+    """Remove files of releases that the configuration does not name; return how many there were.
+
+    A removal of people that was killed leaves them, and only then are they anybody's rows.
+
+    Args:
+        folder: of a saved model, which nobody else may change meanwhile (:func:`changing`).
+    """
+    named = set(_read_config(folder)["files"])
+    found = [
+        path
+        for path in sorted((folder / _HOPS).glob("*"))
+        if f"{_HOPS}/{path.name}" not in named and _OF_RELEASES.fullmatch(path.name)
+    ]
+    for path in found:
+        path.unlink()
+    if found:
+        _sync(folder / _HOPS)
+    return len(found)
+
+
+def _sync(folder: Path) -> None:
+    """Make new and removed names of a folder survive a power loss."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
@@ -171,7 +270,7 @@ def changing(folder: Path) -> Iterator[None]:
 
 
 def keep_audit(
-    folder: str | Path, *, kind: str, command: str, results: Sequence[Mapping[str, Any]]
+    folder: str | Path, *, audit: str, command: str, results: Sequence[Mapping[str, Any]]
 ) -> Path:
     """Put what an audit of this very model found into its folder, and return the file.
 
@@ -180,19 +279,21 @@ def keep_audit(
 
     Args:
         folder: of a saved model.
-        kind: ``mechanisms`` or ``pipeline``.
+        audit: ``mechanisms``, ``fit`` or ``pipeline``.
         command: that repeats it.
         results: plain values.
     """
-    check_choice("kind", kind, ("mechanisms", "pipeline"))
+    check_choice("audit", audit, ("mechanisms", "fit", "pipeline"))
     with changing(Path(folder)):
-        return _keep_audit(Path(folder), kind, command, results)
+        return _keep_audit(Path(folder), audit, command, results)
 
 
-def _keep_audit(place: Path, kind: str, command: str, results: Sequence[Mapping[str, Any]]) -> Path:
+def _keep_audit(
+    place: Path, audit: str, command: str, results: Sequence[Mapping[str, Any]]
+) -> Path:
     config = _read_config(place)
-    audit = {
-        "kind": kind,
+    record = {
+        "kind": audit,
         "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "gapgnn": __version__,
         "command": command,
@@ -200,7 +301,7 @@ def _keep_audit(place: Path, kind: str, command: str, results: Sequence[Mapping[
         "card": config["files"].get("card.json"),
         "results": [dict(result) for result in results],
     }
-    content = json.dumps(audit, indent=2, allow_nan=False).encode()
+    content = json.dumps(record, indent=2, allow_nan=False).encode()
     name = f"{_AUDITS}{hashlib.sha256(content).hexdigest()[:24]}.json"
     try:
         _add(place, config, {name: content})
@@ -209,6 +310,39 @@ def _keep_audit(place: Path, kind: str, command: str, results: Sequence[Mapping[
             f"the model folder {str(place)!r} cannot be written: {error}"
         ) from None
     return place / name
+
+
+def copy_folder(
+    folder: Path, target: Path, choose: Callable[[str, bytes], tuple[str, bytes] | None]
+) -> None:
+    """Copy a saved model into a new folder, without the files that are not to be handed on.
+
+    The copy has a configuration of its own, which lists what it holds. The record of people who
+    were removed since stays behind: it counts them.
+
+    Args:
+        folder: of a saved model.
+        target: a folder that does not exist.
+        choose: returns the name and content under which a file is copied, or None to leave it out;
+            it is asked about every file that the configuration lists, and about no other.
+    """
+    config = _read_config(folder)
+    files: dict[str, bytes] = {}
+    for name in config["files"]:
+        chosen = choose(name, (folder / name).read_bytes())
+        if chosen is not None:
+            files[chosen[0]] = chosen[1]
+    try:
+        target.mkdir(parents=True)
+        for name, content in files.items():
+            (target / name).parent.mkdir(mode=0o700, exist_ok=True)
+            _write(target / name, content)
+        own = {name: value for name, value in config.items() if name != "forgotten"}
+        _write_config(target, own, files)
+    except OSError as error:
+        raise UnavailableError(
+            f"the model folder {str(target)!r} cannot be written: {error}"
+        ) from None
 
 
 def _add(
@@ -233,9 +367,16 @@ def load_folder(folder: Path) -> Saved:
         return _load(folder)
 
 
+def _content(path: Path) -> bytes:
+    """Return the content of a file; a pipe or a device in its place might have no end."""
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    return path.read_bytes()
+
+
 def _raw_config(folder: Path) -> bytes:
     try:
-        return (folder / CONFIG).read_bytes()
+        return _content(folder / CONFIG)
     except OSError:
         return b""
 
@@ -246,25 +387,34 @@ def _load(folder: Path) -> Saved:
     for name, digest in config["files"].items():
         path = folder / name
         try:
-            contents[name] = path.read_bytes()
+            contents[name] = _content(path)
         except OSError:
-            raise DataError(f"the model folder is incomplete: {str(path)!r} is missing.") from None
+            raise IntegrityError(
+                f"the model folder is incomplete: {str(path)!r} is missing."
+            ) from None
         if hashlib.sha256(contents[name]).hexdigest() != digest:
-            raise DataError(f"the model folder is damaged: {str(path)!r} is not what was saved.")
+            raise IntegrityError(
+                f"the model folder is damaged: {str(path)!r} is not what was saved."
+            )
     for name in ("weights.safetensors", "card.json"):
         if name not in contents:
-            raise DataError(f"the model folder is incomplete: {str(folder / name)!r} is missing.")
+            raise IntegrityError(
+                f"the model folder is incomplete: {str(folder / name)!r} is missing."
+            )
     try:
         weights = tensors_from_bytes(contents["weights.safetensors"])
         card = PrivacyCard.from_json(contents["card.json"].decode())
-        hops = {str(release): _read_hops(str(release), contents) for release in config["releases"]}
+        hops = {
+            str(release): _read_hops(str(release), contents, config)
+            for release in config["releases"]
+        }
         audits = [json.loads(text) for name, text in contents.items() if name.startswith(_AUDITS)]
         audits = sorted(audits, key=lambda audit: str(audit["when"]))
     except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, GapgnnError):
             raise
-        raise DataError(f"the model folder {str(folder)!r} is damaged: {error}.") from None
-    own = hashlib.sha256((folder / CONFIG).read_bytes()).hexdigest()
+        raise IntegrityError(f"the model folder {str(folder)!r} is damaged: {error}.") from None
+    own = hashlib.sha256(_content(folder / CONFIG)).hexdigest()
     return Saved(config, weights, card, hops, tuple(audits), {CONFIG: own, **config["files"]})
 
 
@@ -273,35 +423,37 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise UnavailableError(f"the model folder {str(folder)!r} does not exist.")
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(_content(path).decode())
         # What is nested too deeply to be read may fail here only.
         json.dumps(config)
     except OSError:
-        raise DataError(f"the model folder is incomplete: {str(path)!r} is missing.") from None
+        raise IntegrityError(f"the model folder is incomplete: {str(path)!r} is missing.") from None
     except (ValueError, RecursionError):
-        raise DataError(f"the model folder is damaged: {str(path)!r} is not JSON.") from None
+        raise IntegrityError(f"the model folder is damaged: {str(path)!r} is not JSON.") from None
     if not isinstance(config, dict) or not isinstance(config.get("format"), int):
-        raise DataError(f"{str(path)!r} is not a gapgnn model.")
+        raise IntegrityError(f"{str(path)!r} is not a gapgnn model.")
     if config["format"] > FORMAT:
         raise InputError(
             f"the model folder {str(folder)!r} was written by a newer gapgnn "
             f"({config.get('gapgnn')}, format {config['format']}). Upgrade to read it."
         )
     if config.pop("checksum", None) != _checksum(config):
-        raise DataError(f"the model folder is damaged: {str(path)!r} is not what was saved.")
+        raise IntegrityError(f"the model folder is damaged: {str(path)!r} is not what was saved.")
     if "plan" not in config:
         raise InputError(
             f"the model folder {str(folder)!r} was written by gapgnn {config.get('gapgnn')}, "
             "before models had a plan. Open it with gapgnn 0.2, or train again."
         )
     if not isinstance(config.get("files"), dict):
-        raise DataError(f"the model folder is damaged: {str(path)!r} lists no files.")
+        raise IntegrityError(f"the model folder is damaged: {str(path)!r} lists no files.")
     pending = config.get("pending") or {"files": {}, "changes": {}}
     if not isinstance(pending, dict) or set(pending) != {"files", "changes"}:
-        raise DataError(f"the model folder is damaged: {str(path)!r} announces no files.")
+        raise IntegrityError(f"the model folder is damaged: {str(path)!r} announces no files.")
     names = [*config["files"], *pending["files"]]
     if any(Path(name).is_absolute() or ".." in Path(name).parts for name in names):
-        raise DataError(f"the model folder is damaged: {str(path)!r} lists files outside of it.")
+        raise IntegrityError(
+            f"the model folder is damaged: {str(path)!r} lists files outside of it."
+        )
     return _settled(folder, config)
 
 
@@ -328,34 +480,74 @@ def _settled(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
     return {**config, **changes, "files": whole}
 
 
-def _hop_files(released: ReleasedHops) -> dict[str, bytes]:
+def _hop_files(released: ReleasedHops, config: Mapping[str, Any]) -> dict[str, bytes]:
     tensors = {f"hop{index}": hop for index, hop in enumerate(released.hops)}
     # One key: a file with several lists them in no fixed order, and the same release is to be the
     # same bytes.
     about = {"hops": json.dumps([released.release, released.has_hop_zero])}
-    base = f"hops/{released.release}"
-    return {
+    base = _base(released.release, config.get("editions", {}))
+    files = {
         f"{base}.safetensors": tensors_to_bytes(_contiguous(tensors), metadata=about),
         f"{base}.ids.json": json.dumps(list(map(_plain_id, released.ids.tolist()))).encode(),
     }
+    if config.get("is_table"):
+        files[f"{base}.parquet"] = _table_of(released)
+    return files
 
 
-def _read_hops(release: str, contents: Mapping[str, bytes]) -> ReleasedHops:
-    name = f"hops/{release}.safetensors"
-    if name not in contents or f"hops/{release}.ids.json" not in contents:
-        raise DataError(f"the model folder is incomplete: {name!r} is missing.")
+def _base(release: str, editions: Mapping[str, int]) -> str:
+    """Return how the files of a release begin, in the edition that counts.
+
+    >>> _base("5f3a", {}), _base("5f3a", {"5f3a": 2})
+    ('hops/5f3a', 'hops/5f3a.2')
+    """
+    edition = int(editions.get(release, 1))
+    return f"{_HOPS}/{release}" if edition == 1 else f"{_HOPS}/{release}.{edition}"
+
+
+def _is_of(name: str, release: str, editions: Mapping[str, int]) -> bool:
+    base = _base(release, editions)
+    return name in (f"{base}.safetensors", f"{base}.ids.json", f"{base}.parquet")
+
+
+def _table_of(released: ReleasedHops) -> bytes:
+    """Return a Parquet table: an id and the columns of all hops, ``hop1_0`` and so on."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    columns: dict[str, Any] = {"id": pa.array(released.ids.tolist())}
+    for number, hop in released.numbered():
+        values = hop.detach().cpu().numpy()
+        columns |= {f"hop{number}_{k}": values[:, k] for k in range(values.shape[1])}
+    sink = pa.BufferOutputStream()
+    parquet.write_table(pa.table(columns), sink)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def _read_hops(
+    release: str, contents: Mapping[str, bytes], config: Mapping[str, Any]
+) -> ReleasedHops:
+    editions, is_keyed = config.get("editions", {}), release in config.get("keyed", [])
+    base = _base(release, editions)
+    name = f"{base}.safetensors"
+    if name not in contents or f"{base}.ids.json" not in contents:
+        raise IntegrityError(f"the model folder is incomplete: {name!r} is missing.")
     raw = contents[name]
     size = int.from_bytes(raw[:8], "little")
     about = json.loads(raw[8 : 8 + size]).get("__metadata__", {})
     owner, has_hop_zero = json.loads(about["hops"])
     if owner != release:
-        raise DataError(f"{name!r} must hold this model's hops. Got those of another release.")
+        raise IntegrityError(f"{name!r} must hold this model's hops. Got those of another release.")
     tensors = tensors_from_bytes(raw)
-    ids = as_names("ids", json.loads(contents[f"hops/{release}.ids.json"]))
+    ids = as_names("ids", json.loads(contents[f"{base}.ids.json"]))
     ordered = tuple(tensors[f"hop{index}"] for index in range(len(tensors)))
     if any(len(hop) != len(ids) for hop in ordered):
-        raise DataError(f"{name!r} must have a row for each of its {len(ids)} ids.")
-    return ReleasedHops(release, ids, ordered, bool(has_hop_zero))
+        raise IntegrityError(f"{name!r} must have a row for each of its {len(ids)} ids.")
+    is_reduced = editions.get(release, 1) > 1
+    return ReleasedHops(
+        release, ids, ordered, bool(has_hop_zero), is_reduced=is_reduced, is_keyed=is_keyed
+    )
 
 
 def _plain_id(name: int | str) -> int | str:

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
 from gapgnn.graph import Graph
-from gapgnn.methods.configs import GAPConfig
+from gapgnn.methods.configs import TRAINING, GAPConfig
 from gapgnn.methods.edge_reader import EdgeReader
 from gapgnn.methods.estimator import Fit, Shape
 from gapgnn.methods.hops import along_types, num_blocks, resolve_edge_types
+from gapgnn.methods.own_networks import own_classifier, own_encoder, replaced
 from gapgnn.methods.releases import ReleasedHops
-from gapgnn.methods.settings import Settings
+from gapgnn.methods.settings import Settings, layer_options
 from gapgnn.methods.unused import Unused
 from gapgnn.nn import COMBINATIONS, Encoded, Encoder, MultiHopClassifier
 from gapgnn.privacy import (
@@ -92,11 +93,19 @@ class GAP(GAPConfig, EdgeReader[GAPSettings]):
     def unused(self) -> Iterator[Unused]:
         """Yield the parameters that do nothing at this level."""
         yield from super().unused()
+        yield from replaced(self)
         if self.level != "node":
             yield Unused(
                 ("noise_ratios",),
                 f"at level {self.level}: networks are trained with noise at level node",
             )
+
+    def after_release(self) -> frozenset[str]:
+        """The classifier reads released hops; without an encoder nothing is trained before them."""
+        names = {"base_layers", "head_layers", "combine", "classifier"}
+        if not self.encoder_layers and self.encoder is None:
+            names |= {*TRAINING, "hidden", "activation", "dropout"}
+        return super().after_release() | names
 
     # What is released ---------------------------------------------------------------------------
 
@@ -131,28 +140,28 @@ class GAP(GAPConfig, EdgeReader[GAPSettings]):
 
     def _hops(self) -> dict[str, PlannedHops]:
         bound = self.max_degree if self.level == "node" else None
-        return {HOPS: PlannedHops(event=HOPS, count=self.hops, max_degree=bound)}
+        protects = resolve_edge_types(self.level, self.edge_types)
+        return {HOPS: PlannedHops(event=HOPS, count=self.hops, max_degree=bound, protects=protects)}
 
     # The networks -------------------------------------------------------------------------------
 
     def networks(self, settings: GAPSettings, shape: Shape) -> dict[str, nn.Module]:
         """Return encoder and classifier, untrained."""
-        shared: dict[str, Any] = {
-            "hidden": self.hidden,
-            "activation": self.activation,
-            "batch_norm": settings.batch_norm,
-            "dropout": self.dropout,
-        }
+        shared = layer_options(self, settings, dropout=self.dropout)
         modules: dict[str, nn.Module] = {}
-        width = shape.features
-        if self.encoder_layers:
-            width = self.hidden
+        if self.encoder is not None:
+            modules["encoder"] = own_encoder(self, shape)
+        elif self.encoder_layers:
             modules["encoder"] = Encoder(
                 shape.replicas, shape.features, shape.classes, layers=self.encoder_layers, **shared
             )
+        width = self.hidden if modules else shape.features
+        widths = [width, *[width * num_blocks(shape.edge_types)] * self.hops]
+        if self.classifier is not None:
+            return {**modules, "classifier": own_classifier(self, shape, widths)}
         modules["classifier"] = MultiHopClassifier(
             shape.replicas,
-            [width, *[width * num_blocks(shape.edge_types)] * self.hops],
+            widths,
             shape.classes,
             first_layers=self.base_layers,
             base_layers=self.base_layers,
@@ -167,7 +176,7 @@ class GAP(GAPConfig, EdgeReader[GAPSettings]):
 
     def train(self, fit: Fit[GAPSettings]) -> Tensor:
         """Encoder, aggregation, classifier; return class scores of every node."""
-        features, modules = FeatureInputs(fit.graph, fit.device), self.modules_
+        features, modules = self._features(fit.graph, fit.device), self.modules_
         if self.encoder_layers:
             fit.train("encoder", modules["encoder"], features)
         embeddings = self._encode(features, fit.repeats)
@@ -178,13 +187,16 @@ class GAP(GAPConfig, EdgeReader[GAPSettings]):
         self.keep(fit.graph, fit.session, *self._kept(embeddings, hops))
         return self._classify(embeddings, hops)
 
+    def _features(self, graph: Graph, device: torch.device) -> FeatureInputs:
+        """Return the features; a network of the user's own reads dense rows."""
+        return FeatureInputs(graph, device, dense=self.encoder is not None)
+
     def _encode(self, features: FeatureInputs, repeats: int = 1) -> Tensor:
         """Return hop 0: unit rows of the encoder's embeddings, or of the features."""
         if "encoder" not in self.modules_:
             rows = row_normalise(features.dense())
             return rows.expand(repeats, *rows.shape)
-        encoder = self.modules_["encoder"]
-        assert isinstance(encoder, Encoder)
+        encoder: Any = self.modules_["encoder"]
         with torch.no_grad():
             return self.of_features(lambda rows: row_normalise(encoder.embed(rows)), features)
 
@@ -212,14 +224,17 @@ class GAP(GAPConfig, EdgeReader[GAPSettings]):
         """Return the rows to keep, and whether hop 0 is among them: at node level it is private."""
         if self.level == "node":
             return list(hops), False
-        classifier = self.modules_["classifier"]
-        assert isinstance(classifier, MultiHopClassifier)
+        classifier: Any = self.modules_["classifier"]
         with torch.no_grad():
             return [classifier.encode_first(first).codes, *hops], True
 
+    def hop_zero(self, graph: Graph, device: torch.device) -> Tensor:
+        """Return hop 0 as a release keeps it."""
+        return self._kept(self._encode(self._features(graph, device)), [])[0][0]
+
     def read(self, session: PrivateSession, graph: Graph) -> tuple[list[Tensor], bool]:
         """Release the hops of another graph, by the networks as they are."""
-        rows = self._encode(FeatureInputs(graph, session.options.device))
+        rows = self._encode(self._features(graph, session.options.device))
         return self._kept(rows, self._aggregate(session, rows))
 
     def scores_from(
@@ -231,9 +246,11 @@ class GAP(GAPConfig, EdgeReader[GAPSettings]):
             return self._classify(Encoded(hops[0]), hops[1:])[0]
         if graph is None:
             raise InputError("The model keeps no features: give the graph to predict.")
-        return self._classify(self._encode(FeatureInputs(graph, device)), hops)[0]
+        return self._classify(self._encode(self._features(graph, device)), hops)[0]
 
     def card_facts(self) -> ReleaseFacts:
         """Return what the card says of GAP."""
-        steps = ["preparation", "training", "hop0", "classifier", "selection", "prediction"]
-        return self.facts_of_edges(ReleaseFacts(method="GAP", messages="features", steps=steps))
+        steps = self.steps_taken(
+            "preparation", "training", "hop0", "classifier", "selection", "prediction"
+        )
+        return ReleaseFacts(method="GAP", messages="features", steps=steps)

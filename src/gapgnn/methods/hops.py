@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gapgnn.privacy import links_of
+from gapgnn.privacy import KArcs, Links, Relation
 from gapgnn.privacy import resolve_edge_types as resolve_edge_types
 from gapgnn.privacy.mechanisms import row_normalise
 
@@ -41,7 +41,7 @@ def num_blocks(num_types: int) -> int:
     return num_types + 1 if num_types > 1 else 1
 
 
-def releases_union(num_types: int, *, protected: str, level: str, relation: str) -> bool:
+def releases_union(num_types: int, *, protected: str, relation: Relation) -> bool:
     """Return whether a hop releases the sum over the union of the types beside each type's.
 
     Where the same message travels along all of them, and one edge of one type is hidden: it costs
@@ -49,15 +49,15 @@ def releases_union(num_types: int, *, protected: str, level: str, relation: str)
     types may end in one row of the union, which would need so much more noise that the types' sums,
     with a budget to themselves, say as much (privacy page, section 1).
 
-    >>> releases_union(2, protected="any", level="edge", relation="undirected")
+    >>> from gapgnn.privacy.relations import Undirected
+    >>> releases_union(2, protected="any", relation=Undirected())
     True
-    >>> releases_union(2, protected="any", level="edge", relation="5-arcs")
+    >>> releases_union(2, protected="any", relation=KArcs(5))
     False
     """
-    if num_types <= 1 or protected != "any" or level != "edge":
+    if num_types <= 1 or protected != "any":
         return False
-    links = None if relation == "auto" else links_of(relation)
-    return links is None or links.count == 1 or not links.are_arcs
+    return isinstance(relation, Links) and not isinstance(relation, KArcs)
 
 
 def events_per_hop(num_types: int, *, protected: str, with_union: bool) -> int:

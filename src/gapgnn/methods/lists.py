@@ -133,7 +133,7 @@ def sums_of_rows(graph: Graph, rows: Tensor) -> Tensor:
 
 
 def exact_sums(
-    graph: Graph, sent: Tensor, *, arriving: bool = False, both_ways: bool = False
+    graph: Graph, sent: Tensor, *, arriving: bool = False, symmetrised: bool = False
 ) -> Tensor:
     """Return for every node the sum of its neighbours' messages, without noise.
 
@@ -144,7 +144,7 @@ def exact_sums(
         sent: messages, one row per node.
         arriving: sum over the arcs that end at a node, as a hop does, instead of those that start
             there; without directions they are the same.
-        both_ways: sum over both, as a symmetrised hop does.
+        symmetrised: sum over both directions, as a symmetrised hop does.
 
     >>> import numpy as np
     >>> graph = Graph.from_arcs([0, 0, 2], [1, 2, 2], num_nodes=3, features=np.eye(3),
@@ -159,7 +159,7 @@ def exact_sums(
         return sent[read].double() * weights
 
     shape = (1, graph.num_nodes, sent.shape[-1])
-    directions = (False, True) if both_ways else (arriving,)
+    directions = (False, True) if symmetrised else (arriving,)
     sums = [
         sums_over_lists(graph, shape, message, sent.device, arriving=one, with_self=False)
         for one in directions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from gapgnn.errors import InputError, check_integer, check_number
 from gapgnn.graph import Graph
 from gapgnn.methods.checks import choose_device
-from gapgnn.methods.configs import MLPConfig
+from gapgnn.methods.configs import TRAINING, MLPConfig
 from gapgnn.methods.estimator import Fit, NodeClassifier, Shape
+from gapgnn.methods.releases import ReleasedHops
 from gapgnn.methods.settings import Settings
 from gapgnn.methods.unused import Unused
 from gapgnn.nn import LinearBySize, ReplicaMLP, ShrunkRegression
@@ -77,6 +78,11 @@ class MLP(MLPConfig, NodeClassifier[MLPSettings]):
     method: ClassVar[str] = "mlp"
     settings_class: ClassVar[type[Settings]] = MLPSettings
     keeps_releases: ClassVar[bool] = True
+
+    def after_release(self) -> frozenset[str]:
+        """Below node level nothing is released: every parameter of the networks is free."""
+        own = {"layers", "hidden", "activation", "dropout"}
+        return super().after_release() | {*TRAINING, *own}
 
     def check_parameters(self) -> None:
         """Refuse invalid parameters."""
@@ -173,7 +179,7 @@ class MLP(MLPConfig, NodeClassifier[MLPSettings]):
         )
 
     def networks(self, settings: MLPSettings, shape: Shape) -> dict[str, nn.Module]:
-        """Return the network, or the three kinds of networks of all folds, untrained."""
+        """Return the network, or with folds all three networks of each, untrained."""
         width = features_read(shape.features, settings.row_scale)
         count = shape.replicas * max(1, settings.folds)
         shared: dict[str, Any] = {"batch_norm": settings.batch_norm, "dropout": settings.dropout}
@@ -241,9 +247,13 @@ class MLP(MLPConfig, NodeClassifier[MLPSettings]):
             return row_by_row(model, features)[0]
         return self._scores(features, self._crossfit(graph), 1)[0]
 
+    def importance_inputs(
+        self, graph: Graph
+    ) -> tuple[None, Callable[[Graph, ReleasedHops | None], Tensor]]:
+        """Return no released rows, and class scores from the features of a graph."""
+        return None, lambda given, _: self.class_scores(given)
+
     def card_facts(self) -> ReleaseFacts:
         """Return what the card says of the MLP."""
-        steps = ["preparation", "training", "selection"]
-        if self.plan_.settings.batch_norm:
-            steps.append("statistics")
+        steps = self.steps_taken("preparation", "training", "selection")
         return ReleaseFacts(method="MLP", messages="none", steps=steps)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import fields
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import torch
@@ -102,7 +102,7 @@ class NeighborVote(NeighborVoteConfig, MLP):
 
     def check_edges(self, graph: Graph) -> None:
         """Refuse weights, several edge types, and at node level neighbours without a row."""
-        if graph.more or graph.is_weighted:
+        if graph.more_edge_types or graph.is_weighted:
             types = f"the edge types {', '.join(graph.edge_type_names)}"
             found = "weights" if graph.is_weighted else types
             raise InputError(
@@ -204,6 +204,10 @@ class NeighborVote(NeighborVoteConfig, MLP):
         ballots[voters, torch.from_numpy(labels[labels >= 0])] = 1.0
         return exact_sums(graph, ballots)
 
+    def importance_inputs(self, graph: Graph) -> NoReturn:
+        """Refuse: a vote reads no features, and its neighbours are all there is."""
+        raise InputError("`importance` must be asked of a method that reads features. Got vote.")
+
     def class_scores(self, graph: Graph | None) -> Tensor:
         """Return class scores, each for the node's own person, from the given graph's lists."""
         if graph is None:
@@ -257,17 +261,14 @@ class NeighborVote(NeighborVoteConfig, MLP):
 
     def card_facts(self) -> ReleaseFacts:
         """Return the card's facts about NeighborVote."""
-        steps = ["preparation", "own list"]
+        steps = ["preparation", "own neighbours"]
         if self.level != "node":
-            steps += ["training", "selection"]
-            if self.plan_.settings.batch_norm:
-                steps.append("statistics")
+            steps = self.steps_taken(*steps, "training", "selection")
         return ReleaseFacts(
             method="NeighborVote",
             messages=SENT.get(self.level, SENT["edge"]),
             steps=steps,
             own="record",
-            is_divided=self.level == "node",
         )
 
 

@@ -24,7 +24,7 @@ from gapgnn.methods.hops import (
     resolve_edge_types,
 )
 from gapgnn.methods.releases import ReleasedHops
-from gapgnn.methods.settings import Settings
+from gapgnn.methods.settings import Settings, layer_options
 from gapgnn.methods.unused import Unused
 from gapgnn.nn import COMBINATIONS, Encoded, Encoder, MultiHopClassifier
 from gapgnn.privacy import (
@@ -42,7 +42,7 @@ from gapgnn.training import FeatureInputs, HopInputs, Recipe
 
 HOPS = "aggregation"
 # Training nodes that a step reads where training is free; chosen on the development graphs, as are
-# the other settings (docs/research-notes.md).
+# the other settings (docs/explanation/research-notes.md).
 STEP_NODES = 2048
 EPOCHS, NODE_BATCHES = 1.5, 2
 
@@ -117,9 +117,7 @@ class ProGAP(ProGAPConfig, EdgeReader[ProGAPSettings]):
         """Return K Gaussian hops and, at node level, DP-SGD of every network."""
         relation, is_node = self.relation_on(facts), self.level == "node"
         protected = resolve_edge_types(self.level, self.edge_types)
-        with_union = releases_union(
-            facts.num_types, protected=protected, level=self.level, relation=self.relation
-        )
+        with_union = releases_union(facts.num_types, protected=protected, relation=relation)
         settings = self.settings(
             ProGAPSettings,
             facts,
@@ -132,7 +130,11 @@ class ProGAP(ProGAPConfig, EdgeReader[ProGAPSettings]):
         bound = self.max_degree if is_node else None
         hops = {
             HOPS: PlannedHops(
-                event=HOPS, count=settings.hops, max_degree=bound, with_union=with_union
+                event=HOPS,
+                count=settings.hops,
+                max_degree=bound,
+                with_union=with_union,
+                protects=protected,
             )
         }
         if self.level == "none":
@@ -186,12 +188,7 @@ class ProGAP(ProGAPConfig, EdgeReader[ProGAPSettings]):
 
     def networks(self, settings: ProGAPSettings, shape: Shape) -> dict[str, nn.Module]:
         """Return the encoder and one classifier for each hop, untrained."""
-        shared: dict[str, Any] = {
-            "hidden": self.hidden,
-            "activation": self.activation,
-            "batch_norm": settings.batch_norm,
-            "dropout": settings.dropout,
-        }
+        shared = layer_options(self, settings, dropout=settings.dropout)
         modules: dict[str, nn.Module] = {
             "encoder": Encoder(
                 shape.replicas, shape.features, shape.classes, layers=self.encoder_layers, **shared
@@ -296,6 +293,10 @@ class ProGAP(ProGAPConfig, EdgeReader[ProGAPSettings]):
         with torch.no_grad():
             return [classifier.encode_first(HopInputs(first, []).all()[0]).codes, *hops], True
 
+    def hop_zero(self, graph: Graph, device: torch.device) -> Tensor:
+        """Return hop 0 as a release keeps it."""
+        return self._kept(self._first(FeatureInputs(graph, device)), [])[0][0]
+
     def read(self, session: PrivateSession, graph: Graph) -> tuple[list[Tensor], bool]:
         """Release the hops of another graph, by the networks as they are."""
         features = FeatureInputs(graph, session.options.device)
@@ -320,8 +321,10 @@ class ProGAP(ProGAPConfig, EdgeReader[ProGAPSettings]):
 
     def card_facts(self) -> ReleaseFacts:
         """Return what the card says of ProGAP."""
-        steps = ["preparation", "training", "hop0", "classifier", "selection", "prediction"]
-        return self.facts_of_edges(ReleaseFacts(method="ProGAP", messages="features", steps=steps))
+        steps = self.steps_taken(
+            "preparation", "training", "hop0", "classifier", "selection", "prediction"
+        )
+        return ReleaseFacts(method="ProGAP", messages="features", steps=steps)
 
 
 def stages(hops: int) -> tuple[str, ...]:

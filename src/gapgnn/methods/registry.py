@@ -15,59 +15,61 @@ if TYPE_CHECKING:
 
 MethodClass = TypeVar("MethodClass", bound="type[NodeClassifier[Any]]")
 
-_TEXTS = {
-    "gap": "GAP, the paper's method: K noisy hops of encoded features; level none, edge or node",
-    "progap": "ProGAP: a classifier after every noisy hop; level none, edge or node",
-    "label-gap": "LabelGAP: class codes of public labels travel in stages; level none or edge",
-    "node-label-gap": "NodeLabelGAP: degree-normalised class codes and DP-SGD; level node",
-    "vote": "NeighborVote: a node's own neighbours vote, for that node alone; epsilon 0 at edge "
-    "level, randomised labels at node level",
-    "sage": "GraphSAGE: at edge level on randomised edges, at node level by DP-SGD",
-    "mlp": "MLP: features only; epsilon 0 at edge level, DP-SGD at node level",
-}
-_CLASSES = {
-    "gap": ("gapgnn.methods.gap", "GAP"),
-    "progap": ("gapgnn.methods.progap", "ProGAP"),
-    "label-gap": ("gapgnn.methods.label_gap.edge_level", "LabelGAP"),
-    "node-label-gap": ("gapgnn.methods.label_gap.node_level", "NodeLabelGAP"),
-    "vote": ("gapgnn.methods.neighbor_vote", "NeighborVote"),
-    "sage": ("gapgnn.methods.graphsage", "GraphSAGE"),
-    "mlp": ("gapgnn.methods.mlp", "MLP"),
-}
-_CONFIGS = {
-    "gap": ("gapgnn.methods.configs.gap", "GAPConfig"),
-    "progap": ("gapgnn.methods.configs.progap", "ProGAPConfig"),
-    "label-gap": ("gapgnn.methods.configs.label_gap", "LabelGAPConfig"),
-    "node-label-gap": ("gapgnn.methods.configs.node_label_gap", "NodeLabelGAPConfig"),
-    "vote": ("gapgnn.methods.configs.neighbor_vote", "NeighborVoteConfig"),
-    "sage": ("gapgnn.methods.configs.graphsage", "GraphSAGEConfig"),
-    "mlp": ("gapgnn.methods.configs.mlp", "MLPConfig"),
+# Of each method of this package its class in ``gapgnn.methods`` and one line about it. Its
+# configuration is the class of that name and ``Config`` in ``gapgnn.methods.configs``. Both are
+# loaded when they are asked for: a page of help waits for the second alone.
+METHODS = {
+    "gap": (
+        "GAP",
+        "GAP, the paper's method: K noisy hops of encoded features; level none, edge or node",
+    ),
+    "progap": ("ProGAP", "ProGAP: a classifier after every noisy hop; level none, edge or node"),
+    "label-gap": (
+        "LabelGAP",
+        "LabelGAP: class codes of public labels travel in stages; level none or edge",
+    ),
+    "node-label-gap": (
+        "NodeLabelGAP",
+        "NodeLabelGAP: degree-normalised class codes and DP-SGD; level node",
+    ),
+    "vote": (
+        "NeighborVote",
+        "NeighborVote: a node's own neighbours vote, for that node alone; epsilon 0 at edge level, "
+        "randomised labels at node level",
+    ),
+    "sage": (
+        "GraphSAGE",
+        "GraphSAGE: at edge level on randomised edges, at node level by DP-SGD",
+    ),
+    "mlp": ("MLP", "MLP: features only; epsilon 0 at edge level, DP-SGD at node level"),
 }
 _RECOMMENDED = {"none": "label-gap", "edge": "label-gap", "node": "node-label-gap"}
 _ADDED: dict[str, type[NodeClassifier[Any]]] = {}
 
 
-def register_method(kind: MethodClass) -> MethodClass:
+def register_method(method: MethodClass) -> MethodClass:
     """Add a method under its ``method`` name, for this process; use it as a class decorator.
 
     An installed package is found by itself under the entry point group ``gapgnn.methods``
-    (docs/extending.md).
+    (docs/how-to/extending.md).
     """
     from gapgnn.methods.estimator import NodeClassifier
 
-    name = getattr(kind, "method", None)
-    if not (inspect.isclass(kind) and issubclass(kind, NodeClassifier) and isinstance(name, str)):
+    name = getattr(method, "method", None)
+    if not (
+        inspect.isclass(method) and issubclass(method, NodeClassifier) and isinstance(name, str)
+    ):
         raise InputError(
-            f"a method must be a subclass of NodeClassifier with a `method` name. Got {kind!r}."
+            f"a method must be a subclass of NodeClassifier with a `method` name. Got {method!r}."
         )
-    if inspect.isabstract(kind):
-        missing = ", ".join(sorted(kind.__abstractmethods__))
+    if inspect.isabstract(method):
+        missing = ", ".join(sorted(method.__abstractmethods__))
         raise InputError(f"the method {name!r} must define {missing}.")
     known = _ADDED.get(name)
-    if name in _CLASSES or (known is not None and known.__module__ != kind.__module__):
+    if name in METHODS or (known is not None and known.__module__ != method.__module__):
         raise InputError(f"a method must have a name of its own. Got {name!r} a second time.")
-    _ADDED[name] = kind
-    return kind
+    _ADDED[name] = method
+    return method
 
 
 def methods() -> dict[str, str]:
@@ -77,8 +79,8 @@ def methods() -> dict[str, str]:
     ['gap', 'progap', 'label-gap']
     """
     found = _added()
-    return _TEXTS | {
-        name: (kind.__doc__ or name).strip().splitlines()[0] for name, kind in found.items()
+    return {name: text for name, (_, text) in METHODS.items()} | {
+        name: (method.__doc__ or name).strip().splitlines()[0] for name, method in found.items()
     }
 
 
@@ -105,10 +107,10 @@ def method_config(name: str) -> type:
     >>> method_config("mlp").__name__
     'MLPConfig'
     """
-    if name not in _CONFIGS:
+    if name not in METHODS:
         return method_class(name)
-    module, attribute = _CONFIGS[name]
-    found: type = getattr(importlib.import_module(module), attribute)
+    configs = importlib.import_module("gapgnn.methods.configs")
+    found: type = getattr(configs, f"{METHODS[name][0]}Config")
     return found
 
 
@@ -118,26 +120,26 @@ def method_class(name: str) -> type[NodeClassifier[Any]]:
     >>> method_class("mlp").__name__
     'MLP'
     """
-    if name in _CLASSES:
-        module, attribute = _CLASSES[name]
-        found: type[NodeClassifier[Any]] = getattr(importlib.import_module(module), attribute)
+    if name in METHODS:
+        package = importlib.import_module("gapgnn.methods")
+        found: type[NodeClassifier[Any]] = getattr(package, METHODS[name][0])
         return found
     added = _added()
     if name in (failed := methods_left_out()):
         raise InputError(f"`method` {name!r} is installed, but {failed[name]}.")
-    return added[check_choice("method", name, [*_CLASSES, *added])]
+    return added[check_choice("method", name, [*METHODS, *added])]
 
 
 def _added() -> dict[str, type[NodeClassifier[Any]]]:
     """Return the methods of other packages, registered here or by their entry points."""
     registered = load_registered("gapgnn.methods")
-    for name, kind in list(registered.found.items()):
+    for name, method in list(registered.found.items()):
         if name in _ADDED or name in registered.failed:
             continue
         try:
-            register_method(kind)
-            if kind.method != name:
-                raise InputError(f"its entry point must be called {kind.method!r}")
+            register_method(method)
+            if method.method != name:
+                raise InputError(f"its entry point must be called {method.method!r}")
         except InputError as error:
             registered.failed[name] = str(error)
     return _ADDED
@@ -148,9 +150,15 @@ def load_model(folder: str | Path, **overrides: Any) -> NodeClassifier[Any]:
 
     Args:
         folder: what ``save`` wrote.
-        overrides: ``device`` or ``ledger`` of this machine.
+        overrides: ``device`` or ``ledger`` of this machine; and functions of your own that the
+            model was trained with, such as ``encoder``.
     """
     from gapgnn.methods.folder import load_folder
 
     method = load_folder(Path(folder)).config.get("method")
+    if method == "private-hops":
+        raise InputError(
+            f"the folder {str(folder)!r} must hold a model. Got released rows: use "
+            "`gapgnn.PrivateHops.load`."
+        )
     return method_class(str(method)).load(folder, **overrides)

@@ -7,6 +7,8 @@ and only the curator's ledger maps that charge to a data set (privacy page, sect
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,7 @@ from torch import Tensor
 
 from gapgnn.errors import InputError, PrivacyError
 from gapgnn.graph import Graph
-from gapgnn.privacy.ledger import Charge, Ledger
+from gapgnn.privacy.ledger import Charge, Ledger, LedgerNotice
 from gapgnn.rng import system_entropy
 
 if TYPE_CHECKING:
@@ -33,12 +35,32 @@ class ReleasedHops:
         ids: external id of each row.
         hops: ``(nodes, width)`` each; at level none and edge hop 0 is the first.
         has_hop_zero: whether the first one is hop 0, which it never is at node level.
+        is_reduced: whether people were removed from it since (:mod:`gapgnn.methods.erasure`).
+        is_keyed: whether ``ids`` are keyed hashes, which the charged ledger alone computes
+            (:meth:`~gapgnn.privacy.ledger.Ledger.pseudonyms`), and rows lie in their order.
     """
 
     release: str
     ids: NDArray[Any]
     hops: tuple[Tensor, ...]
     has_hop_zero: bool
+    is_reduced: bool = False
+    is_keyed: bool = False
+
+    def keyed(self, ledger: Ledger) -> ReleasedHops:
+        """Return these rows under keyed hashes, in the order of the hashes: of none but itself."""
+        names = ledger.pseudonyms(self.release, self.ids)
+        order = np.argsort(names)
+        hops = tuple(hop[torch.from_numpy(order)] for hop in self.hops)
+        return replace(self, ids=names[order], hops=hops, is_keyed=True)
+
+    def names_of(self, ids: NDArray[Any], ledger: Ledger) -> NDArray[Any]:
+        """Return how this release names people: by their ids, or by keyed hashes of them."""
+        return ledger.pseudonyms(self.release, ids) if self.is_keyed else ids
+
+    def numbered(self) -> Iterator[tuple[int, Tensor]]:
+        """Yield the hops with their numbers."""
+        return enumerate(self.hops, start=0 if self.has_hop_zero else 1)
 
 
 @dataclass
@@ -99,14 +121,44 @@ class Releases:
             owner = ledger.graph_of(release)
             if owner is None:
                 raise PrivacyError(
-                    f"the ledger {ledger.path} does not know what this model was trained on, so "
+                    f"the ledger {ledger.name} does not know what this model was trained on, so "
                     "nobody can tell whether its answers are for this graph. Name the ledger of "
                     "the training (`ledger`), or ask for the answers of the training graph, "
                     "whatever these tables say (`predict_cached`, on the command line `--cached`)."
                 )
             self._release_of[owner] = release
         found = self._release_of.get(fingerprint)
-        return None if found is None else _in_order_of(ids, self.hops[found])
+        if found is None and is_paid:
+            found = self._left(ids, ledger)
+            if found is not None:
+                self._release_of[fingerprint] = found
+        if found is None:
+            return None
+        rows = self.hops[found]
+        return _in_order_of(ids, rows.names_of(ids, ledger), rows)
+
+    def _left(self, ids: NDArray[Any], ledger: Ledger) -> str | None:
+        """Return the release of which exactly these people are left after others were removed.
+
+        The tables without them have another fingerprint. Answers follow from released rows, so
+        they cost nothing, whatever these tables say about edges. Where two releases have the same
+        people left, neither is taken.
+        """
+        found = []
+        for release, known in self.hops.items():
+            if known.is_reduced and len(known.ids) == len(ids):
+                before, now = alike(known.ids, known.names_of(ids, ledger))
+                if np.array_equal(np.sort(before), np.sort(now)):
+                    found.append(release)
+        if len(found) != 1:
+            return None
+        warnings.warn(
+            "people were removed from this model (`gapgnn forget`), and these are the others: "
+            "their released rows answer, whatever these tables say about edges.",
+            LedgerNotice,
+            stacklevel=2,
+        )
+        return found[0]
 
     def known(self, graph: Graph, ledger: Ledger) -> ReleasedHops | None:
         """Return the release on this graph, or None if there is none or it cannot be assigned.
@@ -147,7 +199,7 @@ class Releases:
                 f"{int(strangers.sum())} of the ids were not in the graph of training, such as "
                 f"{now[strangers][0].item()!r}. Answers from the cache are for its people alone."
             )
-        return _rows_of(ids, known)
+        return _rows_of(ids, ids, known)
 
 
 def check_trained_on(model: NodeClassifier, graph: Graph) -> None:
@@ -167,18 +219,31 @@ def check_trained_on(model: NodeClassifier, graph: Graph) -> None:
         )
 
 
-def _in_order_of(ids: NDArray[Any], known: ReleasedHops) -> ReleasedHops:
-    """Return the rows of the same nodes in the order in which ``ids`` lists them."""
-    if np.array_equal(*alike(known.ids, ids)):
+def _in_order_of(ids: NDArray[Any], names: NDArray[Any], known: ReleasedHops) -> ReleasedHops:
+    """Return the rows of the same nodes in the order in which ``ids`` lists them.
+
+    Args:
+        ids: of the nodes.
+        names: of the nodes in the release.
+        known: the release.
+    """
+    before, now = alike(known.ids, names)
+    if np.array_equal(before, now) and not known.is_keyed:
         return known
-    return _rows_of(ids, known)
+    if known.is_reduced and (gone := int((~np.isin(now, before)).sum())):
+        raise InputError(
+            f"{gone} of the ids are not known: people were removed from this model (`gapgnn "
+            "forget`). Leave them out of the tables."
+        )
+    return _rows_of(ids, names, known)
 
 
-def _rows_of(ids: NDArray[Any], known: ReleasedHops) -> ReleasedHops:
-    before, now = alike(known.ids, ids)
+def _rows_of(ids: NDArray[Any], names: NDArray[Any], known: ReleasedHops) -> ReleasedHops:
+    before, now = alike(known.ids, names)
     by_id = np.argsort(before)
     rows = torch.from_numpy(by_id[np.searchsorted(before, now, sorter=by_id)])
-    return replace(known, ids=ids, hops=tuple(hop[rows] for hop in known.hops))
+    hops = tuple(hop[rows] for hop in known.hops)
+    return replace(known, ids=ids, hops=hops, is_keyed=False)
 
 
 def new_among(graph: Graph, known: ReleasedHops) -> NDArray[np.bool_]:

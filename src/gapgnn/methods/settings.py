@@ -56,3 +56,19 @@ class Settings:
         if weights is not None and (min(weights) < 0 or not 0 < sum(weights) < float("inf")):
             raise ValueError(f"class weights must be at least 0. Got {weights}.")
         return cls(**found)
+
+
+def layer_options(config: Any, settings: Settings, *, dropout: float) -> dict[str, Any]:
+    """Return the options that all layers of a method's networks share.
+
+    Args:
+        config: of the method: ``hidden`` and ``activation``.
+        settings: resolved: ``batch_norm``.
+        dropout: resolved.
+    """
+    return {
+        "hidden": config.hidden,
+        "activation": config.activation,
+        "batch_norm": settings.batch_norm,
+        "dropout": dropout,
+    }

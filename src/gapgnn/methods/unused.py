@@ -1,4 +1,4 @@
-"""Parameters without an effect, given the others: they are refused, not ignored.
+"""Parameters that are given: how they are shown, and that none without an effect is ignored.
 
 Every method yields the parameters without an effect at its level, relation and network, and
 ``check`` refuses those that differ from their default, before anything is read or charged.
@@ -50,7 +50,7 @@ def given_unused(estimator: Any, found: Iterable[Unused]) -> Iterator[tuple[str,
             if name not in defaults:
                 continue
             value = getattr(estimator, name)
-            if not any(_is_same(value, known) for known in (defaults[name], *unused.equal)):
+            if not any(is_same(value, known) for known in (defaults[name], *unused.equal)):
                 yield name, unused.error(name, value)
 
 
@@ -63,9 +63,31 @@ def refuse_unused(estimator: Any, found: Iterable[Unused]) -> None:
     check_all(*(lambda e=error: refusal(e) for _, error in given_unused(estimator, found)))
 
 
-def _is_same(value: object, known: object) -> bool:
+def is_same(value: object, known: object) -> bool:
+    """Return whether a parameter has a known value, such as its default."""
     if value is known:
         return True
     # 1 == True: a number is not a truth value here. What an array equals is no truth value.
     is_plain = isinstance(value, str | int | float | tuple)
     return is_plain and isinstance(value, bool) == isinstance(known, bool) and value == known
+
+
+def described(estimator: Any, limit: int) -> str:
+    """Return how an estimator is shown: level, epsilon, and what differs from its default.
+
+    Args:
+        estimator: a dataclass with a level and an epsilon.
+        limit: number of characters.
+
+    >>> from gapgnn import GAP
+    >>> described(GAP(hops=3), 100)
+    "GAP(level='edge', epsilon=1.0, hops=3)"
+    """
+    shown = {"level": estimator.level, "epsilon": estimator.epsilon}
+    for part in fields(estimator):
+        value = getattr(estimator, part.name)
+        if not is_same(value, part.default):
+            shown[part.name] = value
+    given = ", ".join(f"{name}={value!r}" for name, value in shown.items())
+    text = f"{type(estimator).__name__}({given})"
+    return text if len(text) <= limit else f"{text[: limit - 4]}...)"

@@ -1,11 +1,16 @@
+from .base import TRAINING as TRAINING
 from .base import DegreeBoundConfig as DegreeBoundConfig
 from .base import MethodConfig as MethodConfig
+from .base import ReleaseConfig as ReleaseConfig
 from .base import help_texts as help_texts
 from .base import own_parameters as own_parameters
+from .base import own_piece as own_piece
+from .base import own_pieces as own_pieces
 from .gap import GAPConfig as GAPConfig
 from .graphsage import GraphSAGEConfig as GraphSAGEConfig
 from .label_gap import LabelGAPConfig as LabelGAPConfig
 from .mlp import MLPConfig as MLPConfig
 from .neighbor_vote import NeighborVoteConfig as NeighborVoteConfig
 from .node_label_gap import NodeLabelGAPConfig as NodeLabelGAPConfig
+from .private_hops import PrivateHopsConfig as PrivateHopsConfig
 from .progap import ProGAPConfig as ProGAPConfig

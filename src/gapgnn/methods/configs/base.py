@@ -20,6 +20,8 @@ Metric = Literal[
     "recall_at_top_5_percent",
 ]
 
+_OWN = "own piece"
+
 
 def option(default: Any, text: str) -> Any:
     """Declare a parameter with its default and its help text.
@@ -32,6 +34,24 @@ def option(default: Any, text: str) -> Any:
     (2, {'depth': 'number of layers'})
     """
     return field(default=default, metadata={"help": text})
+
+
+def own_piece(text: str) -> Any:
+    """Declare a parameter that takes a function of the user's own; the command line has no option.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass
+    ... class Config:
+    ...     encoder: object = own_piece("builds the encoder")
+    >>> own_pieces(Config), Config().encoder is None
+    (('encoder',), True)
+    """
+    return field(default=None, metadata={"help": text, _OWN: True})
+
+
+def own_pieces(config: type) -> tuple[str, ...]:
+    """Return the parameters that take a function of the user's own."""
+    return tuple(part.name for part in fields(config) if part.metadata.get(_OWN))
 
 
 def help_texts(config: type) -> dict[str, str]:
@@ -51,8 +71,8 @@ def own_parameters(config: type) -> Iterator[str]:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class MethodConfig:
-    """The parameters of every method."""
+class ReleaseConfig:
+    """The parameters of everything that releases."""
 
     level: Literal["none", "edge", "node"] = option(
         "edge",
@@ -73,6 +93,26 @@ class MethodConfig:
         "up to k links of one person: 5-edges, 5-arcs; at node level add-remove or replace. auto "
         "is undirected for a symmetric graph, directed otherwise, and add-remove at node level",
     )
+    noise: Literal["safe", "fast"] = option(
+        "safe",
+        "safe is exact on a fixed grid, for releases; fast is single precision, for experiments",
+    )
+    insecure_noise_seed: int | None = option(
+        None,
+        "makes the noise predictable, for tests and tables; the result is then not private and its "
+        "card says so",
+    )
+    device: Literal["auto", "cpu", "cuda"] = option("auto", "where to compute")
+    ledger: str | Path | None = option(
+        None, "the privacy ledger, a file or postgresql://HOST/DATABASE; left out: the user's own"
+    )
+    reason: str = option("", "why this is released, for the ledger")
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class MethodConfig(ReleaseConfig):
+    """The parameters of every method."""
+
     batch_norm: bool | Literal["auto"] = option(
         "auto", "batch normalisation; auto is on except at node level, where it is refused"
     )
@@ -124,15 +164,6 @@ class MethodConfig:
         "number of training people that is made public at node level, where the sampling rate and "
         "the number of steps of DP-SGD follow from it; auto is their number rounded to two digits",
     )
-    noise: Literal["safe", "fast"] = option(
-        "safe",
-        "safe is exact on a fixed grid, for releases; fast is single precision, for experiments",
-    )
-    insecure_noise_seed: int | None = option(
-        None,
-        "makes the noise predictable, for tests and tables; the result is then not private and its "
-        "card says so",
-    )
     repeats: int = option(
         1,
         "independent models trained together; each is charged. The first is the model",
@@ -141,11 +172,19 @@ class MethodConfig:
         "fresh", "whether repeats after the first draw fresh splits or keep the graph's own"
     )
     seed: int = option(0, "of splits, initial weights and shuffling; never of noise")
-    device: Literal["auto", "cpu", "cuda"] = option("auto", "where to compute")
-    ledger: str | Path | None = option(None, "file of the privacy ledger; left out: the user's own")
-    reason: str = option("", "why this is released, for the ledger")
 
 
+# How networks are trained, of the parameters that all methods share.
+TRAINING = (
+    "batch_norm",
+    "epochs",
+    "batch_size",
+    "learning_rate",
+    "weight_decay",
+    "optimizer",
+    "class_weight",
+    "metric",
+)
 EDGE_TYPES = (
     "what is hidden where there are several edge types (calls and payments, say): any hides one "
     "edge of one type, as with one table, and a hop is charged for that type's sum and for the "

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from gapgnn.methods.configs.base import (
     EDGE_TYPES,
@@ -11,6 +12,7 @@ from gapgnn.methods.configs.base import (
     Combination,
     DegreeBoundConfig,
     option,
+    own_piece,
 )
 
 
@@ -34,6 +36,14 @@ class GAPConfig(DegreeBoundConfig):
         "auto",
         EDGE_TYPES.format(union="GAP does not release") + ", at node level each: a record holds "
         "its adjacency lists of all types",
+    )
+    encoder: Callable[..., Any] | None = own_piece(
+        "builds an encoder of your own: given the number of features and `hidden`, a torch module "
+        "for rows (nodes, features); left out: an MLP"
+    )
+    classifier: Callable[..., Any] | None = own_piece(
+        "builds a classifier of your own: given the widths of hops 0 to K and the number of "
+        "classes, a torch module for a list of hops; left out: the paper's"
     )
     noise_ratios: tuple[float, float, float] | None = option(
         None,

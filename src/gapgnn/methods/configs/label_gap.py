@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from gapgnn.methods.configs.base import (
     EDGE_TYPES,
@@ -11,6 +12,7 @@ from gapgnn.methods.configs.base import (
     Combination,
     MethodConfig,
     option,
+    own_piece,
 )
 
 
@@ -21,11 +23,7 @@ class LabelGAPConfig(MethodConfig):
     level: Literal["none", "edge"] = option(
         "edge", "what is protected: none, or edge (who is connected to whom)"
     )
-    hops: int | Literal["auto"] = option(
-        "auto",
-        "number K of noisy aggregations, with a classifier after each; auto is 4, and 6 at edge "
-        "level from epsilon 8 on",
-    )
+    hops: int = option(4, "number K of noisy aggregations, with a classifier after each")
     encoder_layers: int = option(
         2, "layers of the feature models; 0 takes none, and every stage reads the features itself"
     )
@@ -51,6 +49,10 @@ class LabelGAPConfig(MethodConfig):
         "auto",
         "dropout rate of the classifiers; auto is 0.5, and 0.4 without cross-fitting. The feature "
         "models have 0.4, or 0.7 where features are many",
+    )
+    messages: Callable[..., Any] | None = own_piece(
+        "messages of your own: a function that declares `norm_bound` and returns a row per node "
+        "from public features and labels and released rows; left out: class codes and posteriors"
     )
     edge_types: Literal["auto", "each", "any"] = option(
         "auto", EDGE_TYPES.format(union="is released beside it")

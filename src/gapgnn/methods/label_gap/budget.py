@@ -27,7 +27,7 @@ def record_share(learned: float) -> float:
     """Return the first hop's share of the budget, as 1 / sigma squared, with ``own="record"``.
 
     The share grows with the learnability: a network that learns easily needs less of the budget for
-    DP-SGD. Chosen on the development graphs (docs/research-notes.md).
+    DP-SGD. Chosen on the development graphs (docs/explanation/research-notes.md).
 
     Args:
         learned: what :func:`learnability` returns.
@@ -42,7 +42,7 @@ def vote_weight(learned: float) -> float:
     """Return the weight of the votes of the node's own neighbours in the scores.
 
     1 up to a learnability of 1, and less above: a network that learns enough estimates by itself
-    how informative neighbours are. Chosen on the development graphs (docs/research-notes.md).
+    how informative neighbours are. Chosen on the development graphs (docs: research notes).
 
     Args:
         learned: what :func:`learnability` returns.
@@ -82,7 +82,7 @@ def hop_share(
 
     A sum over few neighbours has a low signal-to-noise ratio, which falls with the number of
     classes; the budget is then better spent on DP-SGD. Chosen on the development graphs
-    (docs/research-notes.md).
+    (docs/explanation/research-notes.md).
 
     Args:
         epsilon: the budget under ``add-remove``.

@@ -20,7 +20,7 @@ COUNTED = "class frequencies of the training labels, which are public at this le
 
 # Norm of the simplex corners' mean under the prior at which centring starts, and at which it is
 # complete. Below the first no class is rare, and centring would only shorten codes relative to the
-# noise. Chosen on the development graphs (docs/research-notes.md).
+# noise. Chosen on the development graphs (docs/explanation/research-notes.md).
 EVEN, UNEVEN = 0.25, 0.5
 
 
@@ -118,9 +118,11 @@ class ClassPrior:
     def fact(self) -> tuple[str, str]:
         """Return the card's statement: the shares of the first repeat, and their source."""
         shares = ", ".join(f"{share:.4g}" for share in self.shares[0])
-        return f"class prior {shares}; class codes are centred at it by {self.centred[0]:.2g}", (
-            self.source
+        moved = self.centred[0]
+        centre = {0.0: "even shares", 1.0: "it"}.get(
+            moved, f"{moved:.2g} times it and {1 - moved:.2g} times even shares"
         )
+        return f"class prior {shares}; class codes are centred at {centre}", self.source
 
 
 def class_codes(

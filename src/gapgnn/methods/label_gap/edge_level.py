@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from gapgnn.methods import (
     Unused,
     choose_device,
     events_per_hop,
+    layer_options,
     num_blocks,
     releases_union,
     resolve_edge_types,
@@ -28,7 +29,14 @@ from gapgnn.methods import (
 from gapgnn.methods.configs import LabelGAPConfig
 from gapgnn.methods.label_gap.codes import ClassPrior
 from gapgnn.methods.label_gap.new_people import NewPeople
+from gapgnn.methods.label_gap.own_messages import (
+    Messages,
+    check_messages,
+    declared_bound,
+    declared_columns,
+)
 from gapgnn.methods.label_gap.own_record import OwnNeighbours
+from gapgnn.methods.label_gap.regression import StageRegression, regression_of
 from gapgnn.methods.label_gap.stages import HOPS, MEMBERS, First, Stages, stage_names
 from gapgnn.nn import (
     COMBINATIONS,
@@ -46,12 +54,10 @@ from gapgnn.privacy import (
     PrivateSession,
     PublicFacts,
     Symmetrized,
-    parse_relation,
-    resolve_relation,
 )
 from gapgnn.privacy.accounting import Event, Gaussian
 from gapgnn.privacy.card import ReleaseFacts
-from gapgnn.privacy.ledger import Ledger
+from gapgnn.privacy.ledger import Ledger, People
 from gapgnn.training import (
     FEATURE_DECAY,
     FEATURE_WIDTH,
@@ -64,16 +70,14 @@ from gapgnn.training import (
     Recipe,
     Splits,
     Trainer,
+    has_rare_class,
     minibatch_recipe,
     resolve_folds,
     shallow_networks,
 )
 
-# At edge level, the number of hops from this budget on: the few labels of a rare class then reach
-# more nodes (docs/research-notes.md).
-LARGE_EPSILON, HOPS_OF_LARGE = 8.0, 6
 # Training nodes in a step without cross-fitting, and the value of ``hidden`` at which feature
-# models have width FEATURE_WIDTH; chosen on the development graphs (docs/research-notes.md).
+# models have width FEATURE_WIDTH; chosen on the development graphs (docs: research notes).
 STEP_NODES, HIDDEN = 4096, 32
 # Feature models that are trained, not solved.
 OF_FEATURES = ("encoder", "shallow")
@@ -142,10 +146,25 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
         self._folds()
         for name in ("base_layers", "head_layers", "hidden"):
             check_integer(name, getattr(self, name), at_least=1)
-        check_integer("hops", self._num_hops(), at_least=1)
+        check_integer("hops", self.hops, at_least=1)
         check_choice("combine", self.combine, COMBINATIONS)
         check_choice("directions", self.directions, ("auto", "along", "both"))
         resolve_edge_types(self.level, self.edge_types)
+        if self.messages is not None:
+            declared_bound(self.messages)
+
+    def _checked_plan(self, graph: Graph) -> Plan[LabelGAPSettings]:
+        """Return the calibrated plan; messages of the user's own are tried before any charge."""
+        plan = super()._checked_plan(graph)
+        if self.messages is not None:
+            check_messages(
+                cast(Messages, self.messages),
+                graph,
+                hops=plan.settings.hops,
+                blocks=len(graph.edge_types) + plan.settings.with_union,
+                has_features=self.encoder_layers > 0,
+            )
+        return plan
 
     def check_edge_types(self, graph: Graph) -> None:
         """Accept any edges, also with weights and of several types."""
@@ -155,6 +174,10 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
         yield from super().unused_on(graph)
         if not graph.is_directed:
             yield Unused(("directions",), "on a graph without directions", ("along",))
+
+    def after_release(self) -> frozenset[str]:
+        """Class weights shift the answers alone; all else shapes the messages of some hop."""
+        return super().after_release() | {"class_weight"}
 
     def weighs_answers(self) -> bool:
         """Weigh scores, not the loss: messages are posteriors, which a weighted loss would bias."""
@@ -166,14 +189,14 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
         """Return K Gaussian hops; training is post-processing of them."""
         protected = resolve_edge_types(self.level, self.edge_types)
         with_union = releases_union(
-            facts.num_types, protected=protected, level=self.level, relation=self.relation
+            facts.num_types, protected=protected, relation=self.relation_on(facts)
         )
         folds, recipe = self._folds(), self.recipe(facts.num_train)
         settings = self.settings(
             LabelGAPSettings,
             facts,
             recipe,
-            hops=self._num_hops(),
+            hops=self.hops,
             folds=folds,
             **self._of_features(facts, recipe),
             symmetrises=self._symmetrises(),
@@ -187,6 +210,7 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
                 count=settings.hops,
                 is_symmetrised=settings.symmetrises and facts.is_directed,
                 with_union=with_union,
+                protects=protected,
             )
         }
         if self.level == "none":
@@ -216,11 +240,6 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
             return self.dropout
         return 0.5 if self._folds() else 0.4
 
-    def _num_hops(self) -> int:
-        if self.hops != "auto":
-            return self.hops
-        return HOPS_OF_LARGE if self.level == "edge" and self.epsilon >= LARGE_EPSILON else 4
-
     def _folds(self) -> int:
         return resolve_folds(self.folds, can_cross_fit=self.encoder_layers > 0)
 
@@ -245,19 +264,16 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
 
     def networks(self, settings: LabelGAPSettings, shape: Shape) -> dict[str, nn.Module]:
         """Return the feature models and one ensemble of classifiers for each hop, untrained."""
-        shared: dict[str, Any] = {
-            "hidden": self.hidden,
-            "activation": self.activation,
-            "batch_norm": settings.batch_norm,
-            "dropout": settings.dropout,
-        }
+        shared = layer_options(self, settings, dropout=settings.dropout)
         is_cross_fitted = settings.folds > 0
         modules = self._feature_models(settings, shape, shared)
         first = shape.classes if is_cross_fitted else shape.features
         if modules and not is_cross_fitted:
             first = self.hidden
         depth = self.base_layers if modules else max(self.encoder_layers, self.base_layers)
-        width = shape.classes * num_blocks(shape.edge_types)
+        sent = declared_columns(self.messages, shape.classes)
+        # The direction of a sum, and its size.
+        width = (sent + 1) * num_blocks(shape.edge_types)
         for hop, name in enumerate(stage_names(settings.hops), start=1):
             modules[name] = MultiHopClassifier(
                 shape.replicas * MEMBERS if is_cross_fitted else shape.replicas,
@@ -271,6 +287,10 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
                 corrects_first=is_cross_fitted,
                 **shared,
             )
+            if is_cross_fitted:
+                pool = (shape.edge_types + settings.with_union) * sent
+                regression = StageRegression.of_pool(shape.replicas, pool, shape.classes)
+                modules[regression_of(name)] = regression
         return modules
 
     def _feature_models(
@@ -327,6 +347,7 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
             fit=train_stage,
             validates=torch.from_numpy(fit.splits.val).to(fit.device),
             criterion=fit.trainer.criterion,
+            has_rare_class=has_rare_class(fit.trainer),
             on_hop=fit.on_hop(fit.settings.hops),
         )
         with torch.no_grad():
@@ -364,6 +385,7 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
             with_union=settings.with_union,
             crossfit=crossfit,
             noise_multiplier=self.plan_.multiplier_of(HOPS),
+            own=cast(Messages | None, self.messages),
         )
 
     # Released rows ------------------------------------------------------------------------------
@@ -377,6 +399,12 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
         assert isinstance(classifier, MultiHopClassifier)
         with torch.no_grad():
             return [classifier.encode_first(HopInputs(first, []).all()[0]).codes, *released], True
+
+    def hop_zero(self, graph: Graph, device: torch.device) -> Tensor:
+        """Return hop 0 as a release keeps it."""
+        sends_label = torch.tensor(graph.train_mask, device=device).unsqueeze(0)
+        first = self._stages(graph).hop_zero(FeatureInputs(graph, device), sends_label)
+        return self._kept(first, [])[0][0]
 
     def read(self, session: PrivateSession, graph: Graph) -> tuple[list[Tensor], bool]:
         """Release the hops of another graph, with the trained networks."""
@@ -475,6 +503,7 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
             return super().scores_with(graph, own)
         if check_choice("own", own, ("features", "record")) == "features":
             return self.class_scores(graph)
+        self._check_class_codes("own='record'")
         if graph is None:
             raise InputError(
                 "Give the graph to predict: own='record' reads adjacency lists, which no model "
@@ -490,6 +519,14 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
         hops = [hop.to(device).unsqueeze(0) for hop in self.released_on(graph).hops[1:]]
         return self._own_neighbours(self._stages(graph), graph, hops).scores()
 
+    def _check_class_codes(self, what: str) -> None:
+        """Refuse what reads messages as class codes where they are the user's own."""
+        if self.messages is not None:
+            raise InputError(
+                f"`messages` must be left out for {what}, which reads sums as class codes. "
+                f"Got {self.messages!r}."
+            )
+
     def _own_neighbours(
         self, stages: Stages, graph: Graph, hops: Sequence[Tensor]
     ) -> OwnNeighbours:
@@ -500,10 +537,9 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
 
     def _hop_std(self, graph: Graph) -> float:
         """Return the standard deviation of the hops' noise along one edge type."""
-        relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
         is_symmetrised = self.plan_.settings.symmetrises and graph.is_directed
         operator = Symmetrized if is_symmetrised else Neighbors
-        sensitivity = operator.bound(parse_relation(relation))
+        sensitivity = operator.bound(self.relation_on(graph))
         assert self.noise_multiplier_ is not None
         return self.noise_multiplier_ * sensitivity
 
@@ -529,6 +565,7 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
 
     def scores_of_new(self, graph: Graph | None, own: str | None) -> Tensor:
         """Return class scores of the nodes of a graph that were not in the training graph."""
+        self._check_class_codes("new_people")
         new, device = self._beside_training(graph), choose_device(self.device)
         self.networks_on(device)
         if own == "record":
@@ -569,6 +606,11 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
             return None
         return self._plan_of_new(new).promise
 
+    def people_charged(self, graph: Any, *, new_people: bool = False) -> People:
+        """Return whom a prediction on a graph is charged to: of new nodes, all that edges name."""
+        graph = self._as_trained(graph)
+        return self._beside_training(graph).people if new_people else People.of(graph)
+
     def _plan_of_new(self, new: NewPeople) -> Plan[LabelGAPSettings]:
         """Return the release of new nodes' rows, at the delta of the training.
 
@@ -606,19 +648,16 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
 
     def card_facts(self) -> ReleaseFacts:
         """Return the card's facts about LabelGAP."""
-        steps = ["preparation", "training", "hop0", "classifier", "selection", "prediction"]
+        steps = self.steps_taken(
+            "preparation", "training", "hop0", "classifier", "selection", "prediction"
+        )
         settings, unread = self.plan_.settings, self.edges_unread()
-        messages = "labels"
-        if settings.folds:
-            is_symmetrised = settings.symmetrises and self.edges_.is_directed
-            messages = "posteriors both ways" if is_symmetrised else "posteriors"
         if unread:
             steps[steps.index("prediction")] = "features"
-        return self.facts_of_edges(
-            ReleaseFacts(
-                method="Features only" if unread else "LabelGAP",
-                messages=messages,
-                edges_unread=unread,
-                steps=steps,
-            )
+        messages = "posteriors" if settings.folds else "labels"
+        return ReleaseFacts(
+            method="Features only" if unread else "LabelGAP",
+            messages=messages if self.messages is None else "own messages",
+            edges_unread=unread,
+            steps=steps,
         )

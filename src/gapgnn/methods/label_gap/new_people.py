@@ -96,11 +96,18 @@ class NewPeople:
         }
         more = tuple(
             Graph._checked(
-                **{**edges._parts(), **empty, "ids": rows["ids"], **lists, **nothing, "more": ()}
+                **{
+                    **edges._parts(),
+                    **empty,
+                    "ids": rows["ids"],
+                    **lists,
+                    **nothing,
+                    "more_edge_types": (),
+                }
             )
-            for edges, lists in zip(graph.more, parts[1:], strict=True)
+            for edges, lists in zip(graph.more_edge_types, parts[1:], strict=True)
         )
-        whole = {**graph._parts(), **rows, **parts[0], **nothing, "more": more}
+        whole = {**graph._parts(), **rows, **parts[0], **nothing, "more_edge_types": more}
         return cls(Graph._checked(**whole), count, known, np.unique(np.concatenate(named)))
 
     @property
@@ -155,7 +162,7 @@ def _new_arcs(
             edges.is_directed
         ),
         "edges have amounts, which are not kept of entries without a row": weights is not None,
-        "they send what their features say": needs_rows,
+        "they send the predictions of the feature model": needs_rows,
     }
     for reason, is_so in why.items():
         if is_so:

@@ -43,8 +43,6 @@ from gapgnn.privacy import (
     PlannedTraining,
     PrivateSession,
     PublicFacts,
-    parse_relation,
-    resolve_relation,
 )
 from gapgnn.privacy.accounting import Event, Gaussian, Laplace, gaussian_shift
 from gapgnn.privacy.card import ReleaseFacts
@@ -328,15 +326,16 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
         return scores
 
     def _release(self, fit: Fit[NodeLabelGAPSettings], votes: Votes, on_hop: Any) -> list[Tensor]:
-        """Release the hops; rows of ids without a record are not kept."""
-        count = fit.graph.num_nodes
-        if votes.graph.num_nodes == count:
-            return votes.run(fit.session, on_hop=on_hop)
+        """Release the hops as one step of the checkpoint; rows of ids without a record are dropped.
 
-        # Which other ids occur in adjacency lists is not public, so their rows are not written. The
-        # second hop reads them, so all hops are one step of the checkpoint.
+        Which other ids occur in adjacency lists is not public, so their rows are not written. The
+        second hop reads them, so it cannot go on from what was written of the first. It does not
+        where there are none either: what is drawn again after a kill must not tell.
+        """
+        count = fit.graph.num_nodes
+
         def run() -> dict[str, Tensor]:
-            hops = votes.run(fit.session, keep=False, on_hop=on_hop)
+            hops = votes.run(fit.session, on_hop=on_hop)
             return {f"hop-{k}": hop[:, :count] for k, hop in enumerate(hops)}
 
         kept = fit.session.draw("hops", run, events=tuple(fit.plan.hops))
@@ -388,8 +387,7 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
 
     def _hop_std(self, graph: Graph) -> float:
         """Return the standard deviation of the first hop's noise."""
-        relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
-        sensitivity = OutDegreeNormalized.bound(parse_relation(relation))
+        sensitivity = OutDegreeNormalized.bound(self.relation_on(graph))
         return self.plan_.multiplier_of(OF_TRAINING) * sensitivity
 
     # Released rows ------------------------------------------------------------------------------
@@ -511,16 +509,17 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
 
     def card_facts(self) -> ReleaseFacts:
         """Return the card's facts about NodeLabelGAP."""
-        steps = ["preparation", "training", "hop0", "classifier", "selection", "prediction"]
+        steps = self.steps_taken(
+            "preparation", "training", "hop0", "classifier", "selection", "prediction"
+        )
         unread = self.edges_unread()
         if unread:
             steps[steps.index("prediction")] = "features"
             steps.remove("hop0")
-        facts = ReleaseFacts(
+        return ReleaseFacts(
             method="Features only" if unread else "NodeLabelGAP",
-            messages="votes",
+            messages="votes" if self.own == "record" else "votes and answers",
             edges_unread=unread,
             steps=steps,
             own=self.own,
         )
-        return replace(self.facts_of_edges(facts), is_divided=True)

@@ -100,23 +100,21 @@ class Votes:
         self,
         session: PrivateSession,
         *,
-        keep: bool = True,
         on_hop: Callable[[], None] = lambda: None,
     ) -> list[Tensor]:
         """Release the hops of a graph; other nodes' adjacency lists are read nowhere else.
 
         Args:
             session: releases the hops.
-            keep: write each hop to the session's checkpoint.
             on_hop: called after every hop.
 
         Returns:
             Noisy sums in units of their noise, edge types side by side.
         """
-        released = [self._hop(session, OF_TRAINING, [self._labels] * self._num_types, keep)]
+        released = [self._hop(session, OF_TRAINING, [self._labels] * self._num_types)]
         on_hop()
         if self.own != "record":
-            released.append(self._hop(session, OF_OTHERS, self._guesses(released[0]), keep))
+            released.append(self._hop(session, OF_OTHERS, self._guesses(released[0])))
             on_hop()
         return released
 
@@ -124,10 +122,9 @@ class Votes:
     def _num_types(self) -> int:
         return len(self.graph.edge_types)
 
-    def _hop(
-        self, session: PrivateSession, name: str, rows: Sequence[Tensor], keep: bool
-    ) -> Tensor:
-        sums = session.release(name, rows, keep=keep)
+    def _hop(self, session: PrivateSession, name: str, rows: Sequence[Tensor]) -> Tensor:
+        # The checkpoint keeps both hops together, and not the rows of everybody.
+        sums = session.release(name, rows, keep=False)
         blocks = [
             in_noise_units(one, std) for one, std in zip(sums, session.std(name), strict=True)
         ]

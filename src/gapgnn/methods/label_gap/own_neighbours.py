@@ -18,7 +18,7 @@ from gapgnn.graph import Graph
 from gapgnn.methods import sums_of_rows, sums_over_lists
 from gapgnn.methods.label_gap.codes import class_scores, mean_codes
 
-# Chosen on public graphs (docs/research-notes.md): the odds that a neighbour has the node's class
+# Chosen on public graphs (docs: research notes): the odds that a neighbour has the node's class
 # rather than any other given one; the number of neighbours above which each vote is discounted; and
 # the exponent of the discount.
 ODDS = 6.0

@@ -30,7 +30,7 @@ from gapgnn.methods.label_gap.own_neighbours import vote_weights
 from gapgnn.methods.label_gap.stages import Stages
 from gapgnn.training import FeatureInputs
 
-# Chosen on public graphs (docs/research-notes.md): the share of the feature model in the prior of
+# Chosen on public graphs (docs: research notes): the share of the feature model in the prior of
 # the votes.
 PRIOR_SHARE = 0.75
 # Neighbours vote if the odds that they have the node's class, rather than any other given one,
@@ -48,14 +48,14 @@ class OwnNeighbours:
         released: noisy rows of each hop in units of their noise, (1, nodes, width): edge types
             side by side, then the union of edge types where it was released.
         std: standard deviation of that noise.
-        both_ways: the hops were symmetrised.
+        symmetrised: whether the hops were symmetrised.
     """
 
     stages: Stages
     graph: Graph
     released: Sequence[Tensor]
     std: float
-    both_ways: bool = False
+    symmetrised: bool = False
 
     def scores(self) -> Tensor:
         """Return the class scores of every node; each row is for the node's own person only."""
@@ -94,7 +94,7 @@ class OwnNeighbours:
     def _arriving(self, rows: Tensor) -> list[Tensor]:
         """Return the exact sum of the messages at every node, for each edge type."""
         return [
-            exact_sums(edges, rows, arriving=True, both_ways=self.both_ways)
+            exact_sums(edges, rows, arriving=True, symmetrised=self.symmetrised)
             for edges in self.graph.edge_types
         ]
 

@@ -15,7 +15,8 @@ With cross-fitting, features are read through cross-fitted feature models
 nodes without a training label in hop 1. A stage then reads hop 0 and the *pool* of all hops so far:
 their sum over the square root of their number, which has the noise of one hop. Its networks add a
 correction to the feature model, which stays zero where edges are uninformative. A stage's posterior
-is the mean over ensemble members that differ in their initial weights.
+is the mean over ensemble members that differ in their initial weights. Where a class is rare, a
+regression (:mod:`gapgnn.methods.label_gap.regression`) may replace them or be averaged with them.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from torch import Tensor
 
 from gapgnn.methods import blocks_of, direction_and_size, in_noise_units
 from gapgnn.methods.label_gap.codes import class_codes, mean_codes
+from gapgnn.methods.label_gap.own_messages import Messages, rows_of_repeats
+from gapgnn.methods.label_gap.regression import StageRegression, columns_of, regression_of
 from gapgnn.privacy import PrivateSession
 from gapgnn.privacy.mechanisms import row_normalise
 from gapgnn.training import Criterion, CrossFit, FeatureInputs, FeatureModels, HopInputs, Inputs
@@ -39,11 +42,13 @@ First = Tensor | FeatureInputs
 HOPS = "aggregation"
 # Ensemble members of a stage, with cross-fitting.
 MEMBERS = 2
-# Candidate mixing weights of a stage; a finer grid overfits the validation nodes.
+# Candidate mixing weights of a stage, and shares of its regression where a class is rare; finer
+# grids overfit the validation nodes.
 MIXING_WEIGHTS = (1.0, 0.5, 0.0)
+REGRESSION_SHARES = (0.5, 1.0)
 # Factor on the log-probabilities of feature models in hop 1 where a class is rare, and the largest
 # noise multiplier of a hop at which it is applied. Chosen on generated graphs with a rare class
-# (docs/research-notes.md).
+# (docs/explanation/research-notes.md).
 SHARPENING, LITTLE_NOISE = 1.4, 1.25
 
 
@@ -72,6 +77,7 @@ class Stages:
         known: rows released earlier for the last nodes of the graph, hop 0 first; they replace the
             computed ones.
         noise_multiplier: of each hop; 0: no noise.
+        own: messages of the user's own; None: class codes and class posteriors.
     """
 
     hops: int
@@ -83,6 +89,7 @@ class Stages:
     crossfit: CrossFit | None = None
     known: tuple[Tensor, ...] = ()
     noise_multiplier: float = 0.0
+    own: Messages | None = None
 
     @cached_property
     def codes(self) -> Tensor:
@@ -109,8 +116,7 @@ class Stages:
         if self.crossfit is not None:
             assert isinstance(first, Tensor)
             # One copy for each ensemble member.
-            pool = torch.stack(list(released)).sum(dim=0) / math.sqrt(len(released))
-            first, released = of_members(first), [of_members(pool)]
+            first, released = of_members(first), [of_members(pool_of(released))]
         read = []
         for hop in released:
             blocks = blocks_of(hop, self.num_types, with_union=self.with_union)
@@ -120,11 +126,13 @@ class Stages:
 
     def scores(self, name: str, first: Any, released: Sequence[Tensor]) -> Tensor:
         """Return the class scores of a stage for every node, (repeats, nodes, classes)."""
-        scores = self._applied(name, first, released)
         if self.crossfit is None:
-            return scores
+            return self._applied(name, first, released)
         weight = self.modules[name].mixing_weight.view(-1, MEMBERS)[:, :1, None]
-        return torch.log(mixed(scores, first, weight))
+        posterior, regression = self._ensemble(name, first, released), self._regression(name)
+        if regression.is_solved:
+            posterior = regression.posterior_beside(posterior, columns_of(first, pool_of(released)))
+        return mixed(posterior, first, weight).log()
 
     def weigh(
         self,
@@ -134,30 +142,46 @@ class Stages:
         labels: Tensor,
         validates: Tensor,
         criterion: Criterion | None = None,
+        solved: Tensor | None = None,
     ) -> None:
         """Choose the mixing weight of a stage in its mixture with the feature model.
 
-        The weight with the least validation loss, or with the best value of the criterion.
-        Validation labels are public at edge level and no edge is read, so the choice is
-        post-processing (privacy page, section 10). At weight 0, where the graph does not help, a
-        stage gives the scores of the feature model.
+        The weight with the least validation loss, or with the best value of the criterion; with a
+        solved regression also its share. Validation labels are public at edge level and no edge is
+        read, so the choice is post-processing (privacy page, section 10). At weight 0, where the
+        graph does not help, a stage gives the scores of the feature model.
         """
         assert isinstance(first, Tensor)
-        scores, network = self._applied(name, first, released), self.modules[name]
-        weights = torch.tensor(MIXING_WEIGHTS, device=scores.device)
-        known = labels.clamp(min=0).expand(len(first), -1).unsqueeze(-1)
-        losses = torch.stack(
-            [
-                -(mixed(scores, first, weight).gather(-1, known)[..., 0].log() * validates).sum(1)
-                for weight in weights
-            ]
-        )
-        if criterion is not None:
-            candidates = [torch.log(mixed(scores, first, weight)) for weight in weights]
-            own = labels.expand(len(first), -1)
-            losses = -torch.stack([criterion.of(one, own, validates) for one in candidates])
-        best = weights[losses.argmin(dim=0)]
-        network.mixing_weight.copy_(of_members(best))
+        posterior = self._ensemble(name, first, released)
+        posteriors = {0.0: posterior}
+        if solved is not None:
+            regression, columns = self._regression(name), columns_of(first, pool_of(released))
+            for share in REGRESSION_SHARES:
+                regression.keep(solved, share)
+                posteriors[share] = regression.posterior_beside(posterior, columns)
+        pairs = [(share, weight) for share in posteriors for weight in MIXING_WEIGHTS]
+        losses = []
+        for share, weight in pairs:
+            logs = mixed(posteriors[share], first, weight).log()
+            if criterion is None:
+                known = labels.clamp(min=0).expand(len(first), -1).unsqueeze(-1)
+                losses.append(-(logs.gather(-1, known)[..., 0] * validates).sum(dim=1))
+            else:
+                losses.append(-criterion.of(logs, labels.expand(len(first), -1), validates))
+        best = torch.tensor(pairs)[torch.stack(losses).argmin(dim=0).cpu()]
+        self.modules[name].mixing_weight.copy_(of_members(best[:, 1]))
+        if solved is not None:
+            self._regression(name).keep(solved, best[:, 0])
+
+    def _ensemble(self, name: str, first: First, released: Sequence[Tensor]) -> Tensor:
+        """Return the mean posterior of the ensemble members, (repeats, nodes, classes)."""
+        posteriors = torch.softmax(self._applied(name, first, released), dim=-1)
+        return posteriors.view(-1, MEMBERS, *posteriors.shape[1:]).mean(dim=1)
+
+    def _regression(self, name: str) -> StageRegression:
+        regression = self.modules[regression_of(name)]
+        assert isinstance(regression, StageRegression)
+        return regression
 
     def _applied(self, name: str, first: First, released: Sequence[Tensor]) -> Tensor:
         scores: Tensor = self.modules[name](self.inputs(first, released).all())
@@ -173,6 +197,7 @@ class Stages:
         fit: Callable[[str, Inputs], None] | None = None,
         validates: Tensor | None = None,
         criterion: Criterion | None = None,
+        has_rare_class: bool = False,
         on_hop: Callable[[], None] = lambda: None,
     ) -> tuple[First, list[Tensor]]:
         """Release all hops of a graph; its edges are read nowhere else.
@@ -185,6 +210,7 @@ class Stages:
             fit: trains a classifier after each hop; None: the networks are used as they are.
             validates: mask of the validation nodes of each repeat, for the mixing weights.
             criterion: metric that chooses the mixing weights; None: log loss.
+            has_rare_class: whether to solve a regression after each hop.
             on_hop: called after every hop.
 
         Returns:
@@ -207,8 +233,13 @@ class Stages:
                 continue
             fit(name, self.inputs(first, released))
             if self.crossfit is not None and validates is not None:
+                solved = None
+                if has_rare_class:
+                    assert isinstance(first, Tensor)
+                    columns = columns_of(first, pool_of(released))
+                    solved = self._regression(name).solved_on(columns, labels, sends_label)
                 with torch.no_grad():
-                    self.weigh(name, first, released, labels, validates, criterion)
+                    self.weigh(name, first, released, labels, validates, criterion, solved)
         return first, released
 
     def messages(
@@ -247,6 +278,17 @@ class Stages:
             posteriors = self._applied(name, first, released)
         elif "encoder" in self.modules:
             posteriors = self.modules["encoder"](features.all())
+        if self.own is not None:
+            return rows_of_repeats(
+                self.own,
+                hop,
+                features=features,
+                labels=labels,
+                sends_label=sends_label,
+                codes=codes,
+                scores=posteriors,
+                released=released,
+            )
         guesses = None if posteriors is None else mean_codes(posteriors, codes)
         return label_messages(labels, sends_label, codes, guesses)
 
@@ -272,17 +314,21 @@ class Stages:
         return torch.cat([rows[:, : -kept.shape[1]], kept], dim=1)
 
 
-def mixed(scores: Tensor, alone: Tensor, weight: Tensor) -> Tensor:
-    """Return the mean posterior of the ensemble members, mixed with that of the feature model.
+def pool_of(released: Sequence[Tensor]) -> Tensor:
+    """Return the sum of released hops over the root of their number: it has the noise of one."""
+    return torch.stack(list(released)).sum(dim=0) / math.sqrt(len(released))
+
+
+def mixed(posterior: Tensor, alone: Tensor, weight: float | Tensor) -> Tensor:
+    """Return the posterior of a stage, mixed with that of the feature model.
 
     Args:
-        scores: of the ensemble members, (repeats times members, nodes, classes).
+        posterior: of the stage, (repeats, nodes, classes).
         alone: log-probabilities of the feature model, (repeats, nodes, classes).
-        weight: mixing weight of the ensemble.
+        weight: mixing weight of the stage.
     """
-    posterior = torch.softmax(scores, dim=-1).view(-1, MEMBERS, *scores.shape[1:]).mean(dim=1)
-    tiny = torch.finfo(posterior.dtype).tiny
-    return (weight * posterior + (1 - weight) * alone.exp()).clamp(min=tiny)
+    mixture = weight * posterior + (1 - weight) * alone.exp()
+    return mixture.clamp(min=torch.finfo(mixture.dtype).tiny)
 
 
 def of_members(values: Tensor) -> Tensor:
