@@ -1,7 +1,9 @@
 from .aggregation import audit_aggregation as audit_aggregation
 from .aggregation import audit_sampler as audit_sampler
+from .claim import audit_claim as audit_claim
 from .dpsgd import audit_dpsgd as audit_dpsgd
 from .edges import audit_edges as audit_edges
+from .fit import audit_fit as audit_fit
 from .messages import audit_messages as audit_messages
 from .model import audit_model as audit_model
 from .model import events_without_audit as events_without_audit

@@ -4,7 +4,7 @@ Many trials run in one call. The graph is a union of small separate groups; in e
 decides between two neighbouring groups. A group's released rows are a function of that group's
 arcs, of noise that belongs to its own rows (each row has its own bytes of the key stream) and, for
 the sampler, of a keyed hash of its own ids. So groups are independent trials of the same mechanism,
-and the release of all other groups tells nothing about one of them.
+and the release of all other groups carries no information about one of them.
 
 What is audited is the noisy sum ``PrivateAggregation.hop(..., normalise=False)``: it is what the
 budget pays for, and scaling it to norm 1 afterwards only loses information. What goes into the next
@@ -15,10 +15,11 @@ secret key draws the same noise, so two neighbouring graphs that are released un
 by what the noise is there to hide, and by nothing else. A hop that forgets to cut the lists shows
 outright, wherever it runs and whichever of the hops it is.
 
-With several edge types, neighbours differ in an edge of one kind (``any``), or in one of every
-kind at once (``each``): then every other kind has the edge where the first has not, which is where
-shared noise would show most. Under ``any`` the total over all edge types is released too, and read
-beside the kind in question. How far all sums move together is compared with what is charged.
+With several edge types, neighbours differ in an edge of one type (``any``), or in one of every
+type at once (``each``). Under ``each`` every second type has the edge in the other data set, since
+noise shared by two types then cancels while the canary does not. Under ``any`` the union of edge
+types is released too, and read beside the type of the canary. The distance by which all sums move
+together is compared with what is charged.
 """
 
 from __future__ import annotations
@@ -42,7 +43,15 @@ from gapgnn.audits.report import Attempt, AuditReport, Check, Options, claim, co
 from gapgnn.errors import InputError, check_choice, check_integer
 from gapgnn.graph import Graph, induced, join_edge_types
 from gapgnn.graph.store import open_store, store_graph
-from gapgnn.privacy import Links, links_of, resolve_edge_types, resolve_relation
+from gapgnn.privacy import (
+    AddRemove,
+    Links,
+    Relation,
+    Replace,
+    links_of,
+    resolve_edge_types,
+    resolve_relation,
+)
 from gapgnn.privacy.accounting import Gaussian
 from gapgnn.privacy.mechanisms import (
     PrivateAggregation,
@@ -67,24 +76,28 @@ _PLACES = (("in memory", "cpu"), ("on disk", "cpu"), ("on an accelerator", "cuda
 class _Setting:
     """The hops that are audited, and the noise that is supposed to keep the claim."""
 
-    level: str
-    relation: str
+    relation: Relation
     hops: int
     noise_multiplier: float
     max_degree: int | None
     noise: SafeOrFast
     edge_types: int = 1
     protects: str = "each"
-    apart: bool = False
+    without_union: bool = False
     weighted: bool = False
-    divided: bool = False
+    normalised: bool = False
     charged: int | None = None
-    both_ways: bool = False
+    symmetrised: bool = False
 
     @property
     def links(self) -> Links:
         """How many links of one person a canary has, at edge level."""
         return links_of(self.relation)
+
+    @property
+    def level(self) -> str:
+        """What is protected."""
+        return self.relation.level
 
     def star_arcs(
         self, centres: NDArray[np.int64], others: NDArray[np.int64]
@@ -94,19 +107,19 @@ class _Setting:
         A graph without direction has the second arc of an edge by itself.
         """
         sources, targets = np.repeat(centres, others.shape[1]), others.ravel()
-        if self.both_ways and not self.links.are_arcs:
+        if self.symmetrised and not self.links.are_arcs:
             return np.concatenate([sources, targets]), np.concatenate([targets, sources])
         return sources, targets
 
     @property
     def has_total(self) -> bool:
         """Whether the total over all edge types is released beside them."""
-        return self.edge_types > 1 and self.protects == "any" and not self.apart
+        return self.edge_types > 1 and self.protects == "any" and not self.without_union
 
     @property
     def is_directed(self) -> bool:
         """Whether the canaries of edge level are arcs."""
-        return self.links.are_arcs or self.both_ways
+        return self.links.are_arcs or self.symmetrised
 
     def aggregation(
         self, graph: Graph, *, key: NoiseKey | None = None, device: str = "cpu"
@@ -123,9 +136,9 @@ class _Setting:
             level=self.level,
             relation=self.relation,
             noise_multiplier=self.noise_multiplier,
-            max_degree=None if self.divided else self.max_degree,
-            normalised=self.divided,
-            symmetrised=self.both_ways,
+            max_degree=None if self.normalised else self.max_degree,
+            normalised=self.normalised,
+            symmetrised=self.symmetrised,
             with_total=self.has_total,
             keys=[NoiseKey.fresh() if key is None else key],
             noise=self.noise,
@@ -139,11 +152,11 @@ class _Setting:
         *,
         directed: bool,
     ) -> Graph:
-        """Return a graph with these arcs of each kind."""
+        """Return a graph with these arcs of each edge type."""
         graphs = [
             bare_graph(*ends, num_nodes, directed=directed, weighted=self.weighted) for ends in arcs
         ]
-        return join_edge_types({f"kind {place}": graph for place, graph in enumerate(graphs)})
+        return join_edge_types({f"type {place}": graph for place, graph in enumerate(graphs)})
 
     def audited(
         self,
@@ -161,15 +174,15 @@ class _Setting:
         at_once = max(LEAST_TRIALS, _NODES_PER_CALL // group_size)
         details: dict[str, Any] = {
             "level": self.level,
-            "relation": self.relation,
+            "relation": self.relation.name,
             "hops": self.hops,
             "noise_multiplier": self.noise_multiplier,
             "noise": self.noise,
         }
-        if self.both_ways:
-            details["both_ways"] = True
-        if self.divided:
-            details["divided"] = True
+        if self.symmetrised:
+            details["symmetrised"] = True
+        if self.normalised:
+            details["normalised"] = True
         elif self.max_degree is not None:
             details["max_degree"] = self.max_degree
         if self.edge_types > 1:
@@ -189,7 +202,7 @@ class _Setting:
                 epsilon=epsilon,
                 delta=delta,
                 details=details,
-                checks=[*_check_hops(self), *_check_kinds(self), *_check_special(self)],
+                checks=[*_check_hops(self), *_check_edge_types(self), *_check_special(self)],
             )
 
         return confirmed(mechanism, attempt, trials, **options)
@@ -209,10 +222,10 @@ def audit_aggregation(
     noise: SafeOrFast = "safe",
     edge_types: int = 1,
     protects: str = "auto",
-    apart: bool = False,
+    without_union: bool = False,
     weighted: bool = False,
-    divided: bool = False,
-    both_ways: bool = False,
+    normalised: bool = False,
+    symmetrised: bool = False,
     **options: Unpack[Options],
 ) -> AuditReport:
     """Attack the noisy hops with canaries and bound their epsilon from below.
@@ -243,14 +256,14 @@ def audit_aggregation(
         max_degree: D at node level.
         noise: ``safe`` or ``fast``.
         edge_types: number of edge types, each with its own hops.
-        protects: ``each`` if neighbours differ in every kind, ``any`` if in one of them; auto is
-            any, at node level each.
-        apart: under ``any``, release no sum over the union of the edge types, as GAP does: each
-            type has a chain of hops of its own.
+        protects: ``each`` if neighbours differ in every edge type, ``any`` if in one of them; auto
+            is any, at node level each.
+        without_union: under ``any``, release no sum over the union of the edge types, as GAP does:
+            each type has a chain of hops of its own.
         weighted: give the edges weights; a canary weighs 1, the most there is.
-        divided: at node level, audit messages that are divided by the root of their list's length;
-            ``max_degree`` is then how many entries a canary's list has.
-        both_ways: at edge level, audit messages that travel along arcs and against them: an arc
+        normalised: at node level, audit degree-normalised messages, divided by the square root of
+            the sender's out-degree; ``max_degree`` is then the out-degree of a canary.
+        symmetrised: at edge level, audit messages that travel along arcs and against them: an arc
             moves two rows.
         options: of every audit.
 
@@ -259,36 +272,35 @@ def audit_aggregation(
     ('aggregation', True)
     """
     check_choice("level", level, ("edge", "node"))
-    relation = resolve_relation(level, relation, is_directed=False)
+    neighbours = resolve_relation(level, relation, is_directed=False)
     check_integer("hops", hops, at_least=1)
     check_integer("max_degree", max_degree, at_least=1)
     check_integer("edge_types", edge_types, at_least=1)
-    if divided and level != "node":
-        raise InputError("`divided` must be False at level edge. Got True.")
-    if both_ways and level != "edge":
-        raise InputError(f"`both_ways` must be False for relation {relation}. Got True.")
+    if normalised and level != "node":
+        raise InputError("`normalised` must be False at level edge. Got True.")
+    if symmetrised and level != "edge":
+        raise InputError(f"`symmetrised` must be False for relation {neighbours}. Got True.")
     choices = ("auto", "each") if level == "node" else ("auto", "each", "any")
     protects = resolve_edge_types(level, check_choice("protects", protects, choices))
-    moved = edge_types if protects == "each" else 1 + (edge_types > 1 and not apart)
+    moved = edge_types if protects == "each" else 1 + (edge_types > 1 and not without_union)
     paid = hops * moved if charged is None else check_integer("charged", charged, at_least=1)
     multiplier, epsilon = claim(
-        Gaussian(1.0, count=paid), relation, epsilon, delta, noise_multiplier
+        Gaussian(1.0, count=paid), neighbours, epsilon, delta, noise_multiplier
     )
     bound = max_degree if level == "node" else None
     setting = _Setting(
-        level,
-        relation,
+        neighbours,
         hops,
         multiplier,
         bound,
         noise,
         edge_types=edge_types,
         protects=protects,
-        apart=apart,
+        without_union=without_union,
         weighted=weighted,
-        divided=divided,
+        normalised=normalised,
         charged=paid,
-        both_ways=both_ways,
+        symmetrised=symmetrised,
     )
     attack, size = _node_scores, max_degree + 1
     if level == "edge":
@@ -316,12 +328,12 @@ def audit_sampler(
     noise: SafeOrFast = "safe",
     **options: Unpack[Options],
 ) -> AuditReport:
-    """Attack the truncation of out-lists, on the hub graph of the privacy page's section 1.
+    """Attack the truncation of adjacency lists, on the hub graph of the privacy page's section 1.
 
-    ``sources`` people each list the same D targets and a person v, so every list is one entry too
-    long. v's own list names the D targets. When v withdraws, entries that name v dangle. Two
-    statistics: along v's own direction the targets must not tell more than the claim; along the
-    direction of the sources they must not tell anything, unless slots are refilled.
+    ``sources`` nodes have the same D targets and a node v as neighbours, one more than allowed. v's
+    own neighbours are the D targets. When v withdraws, arcs to v dangle. Two statistics: along v's
+    direction the targets must not reveal more than the claim; along the direction of the sources
+    they reveal nothing, unless the places of dangling arcs are filled again.
 
     Relation ``add-remove`` at node level, sensitivity sqrt(D), one hop.
 
@@ -329,16 +341,17 @@ def audit_sampler(
     True
     """
     check_choice("relation", relation, ("add-remove",))
+    neighbours = AddRemove()
     check_integer("sources", sources, at_least=1)
     check_integer("max_degree", max_degree, at_least=1)
-    multiplier, epsilon = claim(Gaussian(1.0), relation, epsilon, delta, noise_multiplier)
-    setting = _Setting("node", relation, 1, multiplier, max_degree, noise)
+    multiplier, epsilon = claim(Gaussian(1.0), neighbours, epsilon, delta, noise_multiplier)
+    setting = _Setting(neighbours, 1, multiplier, max_degree, noise)
     attack, size = partial(_hub_scores, setting, sources), sources + max_degree + 1
     return setting.audited("sampler", attack, size, trials, epsilon=epsilon, delta=delta, **options)
 
 
 def _edge_scores(setting: _Setting, worlds: NDArray[np.bool_]) -> Scores:
-    """Groups of one node and as many others as links are protected, joined where the coin says so.
+    """Attack groups of one node and as many others as links are protected, joined by a coin.
 
     Under ``any`` group i is joined by type i modulo their number, and read in that type's sums and
     in those of the union; under ``each`` by all edge types, every second one of which has the edges
@@ -351,26 +364,26 @@ def _edge_scores(setting: _Setting, worlds: NDArray[np.bool_]) -> Scores:
     mine = np.arange(len(worlds)) % edge_types
     is_each = setting.protects == "each"
     joined = [
-        worlds ^ (kind % 2 == 1) if is_each else worlds & (mine == kind)
-        for kind in range(edge_types)
+        worlds ^ (place % 2 == 1) if is_each else worlds & (mine == place)
+        for place in range(edge_types)
     ]
     graph = setting.graph(
         [setting.star_arcs(centre[there], others[there]) for there in joined],
         size * len(worlds),
         directed=setting.is_directed,
     )
-    moves_centre = setting.both_ways or not links.are_arcs
+    moves_centre = setting.symmetrised or not links.are_arcs
     # What a hop adds to the statistic: the squared distance of the neighbours, and once more where
-    # both arcs of an edge carry messages both ways.
+    # both arcs of an edge are symmetrised.
     unit = links.count**2 + links.count if moves_centre else links.count
-    unit *= 2 if setting.both_ways and not links.are_arcs else 1
+    unit *= 2 if setting.symmetrised and not links.are_arcs else 1
     added = torch.zeros(len(worlds), dtype=torch.float64)
-    of_kinds = []
+    by_type = []
     aggregations = setting.aggregations(graph)
-    for kind, aggregation in enumerate(aggregations):
+    for place, aggregation in enumerate(aggregations):
         rows, sent, seen = _star_rows(graph.num_nodes, size, 0), [], []
         for hop in range(1, setting.hops + 1):
-            number = (hop - 1) * len(aggregations) + kind + 1
+            number = (hop - 1) * len(aggregations) + place + 1
             noisy = aggregation.hop(rows, number, normalise=False).double()
             at = noisy.reshape(len(worlds), size, _WIDTH)
             messages = rows.double().reshape(len(worlds), size, _WIDTH)
@@ -379,22 +392,22 @@ def _edge_scores(setting: _Setting, worlds: NDArray[np.bool_]) -> Scores:
             if moves_centre:
                 along += (at[:, 0] * messages[:, 1:].sum(dim=1)).sum(dim=1)
             if is_each:
-                added += unit - along if kind % 2 else along
+                added += unit - along if place % 2 else along
             else:
-                is_read = (mine == kind) | (kind == edge_types)
+                is_read = (mine == place) | (place == edge_types)
                 added += torch.where(torch.from_numpy(is_read), along, 0.0)
             seen.append(at[:, 1:].mean(dim=1))
             sent.append(messages[:, 0])
             rows = row_normalise(noisy.float())
             if links.count > 1:
-                # Noisy rows of many point in many directions: the worst case is chosen anew.
+                # Noisy rows of several nodes have several directions; the worst case has one.
                 rows = _star_rows(graph.num_nodes, size, hop)
-        of_kinds.append((seen, sent))
+        by_type.append((seen, sent))
     scores = [added / (setting.hops * unit * (edge_types if is_each else 1 + setting.has_total))]
     if edge_types == 1:
-        scores += _difference(*of_kinds[0])
+        scores += _difference(*by_type[0])
     else:
-        scores += _between_kinds([seen[0] for seen, _ in of_kinds], sent[0], mine, setting)
+        scores += _between_edge_types([seen[0] for seen, _ in by_type], sent[0], mine, setting)
     return torch.stack(scores).numpy()
 
 
@@ -406,13 +419,13 @@ def _star_rows(num_nodes: int, size: int, turn: int) -> Tensor:
     return rows
 
 
-def _between_kinds(
+def _between_edge_types(
     seen: list[Tensor], sent: Tensor, mine: NDArray[np.int64], setting: _Setting
 ) -> list[Tensor]:
-    """Return the component of one sum of the first hop less another, along what both were sent.
+    """Return the component of the difference of two sums of the first hop along the messages.
 
-    Of two edge types, and of the union and each type where the canary is of another. Noise of their
-    own leaves it useless; noise that two of them share cancels and leaves the canary.
+    The two are sums of two edge types, or of the union and a type without the canary. Independent
+    noise leaves the statistic useless. Noise that two sums share cancels and leaves the canary.
     """
     if setting.protects == "each":
         return [((seen[0] - seen[1]) * _first_way(sent)).sum(dim=1) / 2 + 0.5]
@@ -421,8 +434,8 @@ def _between_kinds(
     own, other = stacked[places, pairs], stacked[(places + 1) % setting.edge_types, pairs]
     scores = [((own - other) * _first_way(sent)).sum(dim=1)]
     if setting.has_total:
-        less = [((seen[-1] - kind) * _first_way(sent)).sum(dim=1) for kind in seen[:-1]]
-        scores += [torch.where(places == kind, 0.0, one) for kind, one in enumerate(less)]
+        less = [((seen[-1] - one) * _first_way(sent)).sum(dim=1) for one in seen[:-1]]
+        scores += [torch.where(places == place, 0.0, one) for place, one in enumerate(less)]
     return scores
 
 
@@ -439,7 +452,7 @@ def _node_scores(setting: _Setting, worlds: NDArray[np.bool_]) -> Scores:
     targets = centre[:, None] + np.arange(1, size)
     arcs = np.repeat(centre, degree), targets.ravel()
     graph = setting.graph([arcs] * setting.edge_types, size * len(worlds), directed=True)
-    is_replace = setting.relation == "replace"
+    is_replace = setting.relation == Replace()
     stays = worlds | is_replace
     graph, place = without(graph, centre[~stays])
     signs = torch.from_numpy(np.where(worlds, 1.0, -1.0)[stays]).float()
@@ -458,7 +471,7 @@ def _node_scores(setting: _Setting, worlds: NDArray[np.bool_]) -> Scores:
         seen.append(noisy.mean(dim=1))
         sent.append(torch.eye(_WIDTH, dtype=torch.float64)[column].expand(len(worlds), _WIDTH))
     shift = float(setting.hops * setting.edge_types * degree)
-    if setting.divided:
+    if setting.normalised:
         shift /= math.sqrt(degree)
     total = torch.stack(projections).sum(dim=0) / shift
     scores = [total / 2 + 0.5 if is_replace else total, *_difference(seen, sent)]
@@ -519,7 +532,7 @@ def _check_hops(setting: _Setting) -> list[Check]:
                 done = [aggregation.hop(rows, index, normalise=False).cpu() for index in indices]
             released.append(torch.stack(done).double())
         squares = (released[0] - released[1]).square().sum(dim=-1)
-        # Groups are apart: each has an edge or a record of its own, and all rows but its own count.
+        # Groups are disjoint: each has its own edge or record, and its own row is not covered.
         moved = torch.zeros(len(squares), int(owners.max()) + 1, dtype=torch.float64)
         moved.index_add_(1, torch.from_numpy(owners), squares)
         name = f"how far one record moves a hop ({place})"
@@ -531,15 +544,15 @@ def _check_hops(setting: _Setting) -> list[Check]:
     return checks
 
 
-# Noise of two edge types, or of a kind and the total, is drawn for this many rows and compared.
+# Noise of two edge types, or of a type and the union, is drawn for this many rows and compared.
 _COMPARED_ROWS = 4096
 
 
-def _check_kinds(setting: _Setting) -> list[Check]:
-    """Compare how far all sums of a hop move together with what is charged, and their noise.
+def _check_edge_types(setting: _Setting) -> list[Check]:
+    """Compare the distance of all sums of a hop with what is charged, and their noise.
 
-    Every kind has the neighbours of :func:`_neighbours`; under ``any`` the first kind alone, with
-    which the total moves.
+    Every edge type has the neighbours of :func:`_neighbours`; under ``any`` only the first type
+    has, and the union with it.
     """
     if setting.edge_types == 1:
         return []
@@ -553,9 +566,7 @@ def _check_kinds(setting: _Setting) -> list[Check]:
         key, released = NoiseKey.fresh(), []
         for world, (graph, rows) in enumerate(zip(graphs, sent, strict=True)):
             same = graphs[0] if setting.protects == "any" and world else graph
-            edge_types = {
-                f"kind {kind}": same if kind else graph for kind in range(setting.edge_types)
-            }
+            edge_types = {f"type {n}": same if n else graph for n in range(setting.edge_types)}
             with _placed(join_edge_types(edge_types), place) as placed:
                 mechanisms = silent.aggregations(placed, key=key, device=device)
                 done = [one.hop(rows, n, normalise=False) for n, one in enumerate(mechanisms, 1)]
@@ -582,9 +593,9 @@ def _check_special(setting: _Setting) -> list[Check]:
     """Compare what neighbours move that are the worst case of one operator alone."""
     silent = replace(setting, noise_multiplier=1.0)
     checks = []
-    if setting.divided:
+    if setting.normalised:
         checks += [_check_loops(silent, to_self=to_self) for to_self in (False, True)]
-    if setting.has_total and setting.links.are_arcs and not setting.both_ways:
+    if setting.has_total and setting.links.are_arcs and not setting.symmetrised:
         checks.append(_check_meeting(silent))
     return checks
 
@@ -607,7 +618,7 @@ def _check_loops(setting: _Setting, *, to_self: bool) -> Check:
             directed=True,
             self_loops="keep",
         )
-        for count in (len(sources), len(sources) if setting.relation == "replace" else 0)
+        for count in (len(sources), len(sources) if setting.relation == Replace() else 0)
     ]
     rows = torch.zeros(4, _WIDTH)
     rows[:2, 0] = 1
@@ -626,7 +637,7 @@ def _check_loops(setting: _Setting, *, to_self: bool) -> Check:
         released.append(aggregation.hop(sent, 1, normalise=False).double())
     moved = np.zeros(2)
     np.add.at(moved, owners, (released[0] - released[1]).square().sum(dim=1).numpy())
-    what = "somebody who lists and answers oneself" if to_self else "somebody who lists oneself"
+    what = "a node with a self-loop that sends to itself" if to_self else "a node with a self-loop"
     return Check(f"how far {what} moves a hop", math.sqrt(moved.max()), aggregation.std)
 
 
@@ -695,7 +706,7 @@ def _neighbours(
     rows = torch.zeros(len(owners), 2)
     rows[torch.from_numpy(others[0]), 1] = 1
     rows[torch.from_numpy(sources), 0] = 1
-    if setting.relation == "replace":
+    if setting.relation == Replace():
         return (whole, whole), (rows, rows * torch.tensor([-1.0, 1.0])), owners
     nobody = bare_graph(others[0], others[1], len(owners), **options)
     return (whole, nobody), (rows, rows), owners

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gapgnn.errors import InputError, check_integer, check_number
+from gapgnn.privacy import Relation
 from gapgnn.privacy.accounting import (
     MixtureOfGaussians,
     PoissonGaussian,
@@ -43,18 +44,20 @@ Price = Callable[[float], float]
 # Thresholds that are tried on the half that chooses; the ends are where small deltas are decided.
 _QUANTILES = 400
 LEAST_TRIALS = 40
+# Beyond this shift a mechanism hides nothing, and no more digits are needed.
+MOST_SHIFT = 1e3
 
 
 @dataclass(frozen=True)
 class Trials:
-    """What an attacker saw and what was true.
+    """Scores of an attacker, and the true data set of every trial.
 
     Attributes:
         scores: one row per statistic, one column per trial; higher speaks for the second data set.
         worlds: True where the second data set was used; fair coins.
         threshold: for the first statistic, fixed before any trial ran.
-        price: the epsilon of a mechanism of this kind whose total variation distance is given,
-            where its curve is known.
+        price: the epsilon of this type of mechanism as a function of its total variation distance,
+            where the trade-off curve is known.
     """
 
     scores: Scores
@@ -124,6 +127,23 @@ def threshold_bound(trials: Trials, *, delta: float, alpha: float) -> float:
     return max(0.0, float(found))
 
 
+def fixed_bound(
+    scores: Scores, worlds: NDArray[np.bool_], *, threshold: float, delta: float, alpha: float
+) -> float:
+    """Return a lower bound on epsilon from a threshold that other trials chose.
+
+    Scores from the threshold on speak for the second data set, where ``worlds`` is True. Nothing is
+    assumed about the mechanism.
+
+    >>> worlds = np.arange(200) % 2 == 0
+    >>> scores = worlds.astype(float)
+    >>> round(fixed_bound(scores, worlds, threshold=0.5, delta=0.0, alpha=0.05), 1)
+    3.1
+    """
+    odds = _odds(scores, worlds, np.array([threshold]), delta, alpha / 2)
+    return max(0.0, float(odds.max()))
+
+
 def _quantiles(count: int) -> Scores:
     """Return levels that are dense at both ends."""
     tail = np.geomspace(1.0 / count, 0.05, _QUANTILES // 4)
@@ -176,7 +196,18 @@ def gaussian_price(delta: float) -> Price:
     return price
 
 
-def steps_price(event: PoissonGaussian | MixtureOfGaussians, delta: float, relation: str) -> Price:
+def epsilon_of(shift: float, delta: float) -> float:
+    """Return what a shift costs at ``delta``; 0 for a shift that is not positive.
+
+    >>> epsilon_of(-0.1, 1e-6), round(epsilon_of(0.8379, 1e-6), 2)
+    (0.0, 4.0)
+    """
+    return gaussian_epsilon(min(shift, MOST_SHIFT), delta) if shift > 0 else 0.0
+
+
+def steps_price(
+    event: PoissonGaussian | MixtureOfGaussians, delta: float, relation: Relation
+) -> Price:
     """Return what a total variation distance costs on the curve of these steps, at ``delta``.
 
     The distance is delta at epsilon 0. The accountant's delta is never below the truth, so the

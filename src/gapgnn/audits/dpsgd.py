@@ -35,6 +35,7 @@ from gapgnn.audits.bounds import LEAST_TRIALS, Scores, steps_price
 from gapgnn.audits.report import Attempt, AuditReport, Check, Options, claim, confirmed
 from gapgnn.errors import check_choice, check_integer, check_number
 from gapgnn.nn import ReplicaLinear
+from gapgnn.privacy import Relation, Replace, parse_relation
 from gapgnn.privacy.accounting import PoissonGaussian
 from gapgnn.privacy.dpsgd import (
     DPSchedule,
@@ -77,13 +78,13 @@ class _Network(nn.Module):
             self.second.weight.fill_(1.0)
 
     def losses(self, vectors: Tensor, gradients: Tensor) -> Tensor:
-        """Return one loss per example: its own output times its slope."""
+        """Return one loss per example: its own output times the gradient with respect to it."""
         outputs: Tensor = self.second(self.first(vectors))
         return (outputs * gradients).sum(-1)
 
 
 class _Recorder:
-    """An optimiser that moves nothing and keeps every released gradient."""
+    """An optimiser that leaves the parameters as they are and keeps every released gradient."""
 
     def __init__(self) -> None:
         self.gradients: list[Tensor] = []
@@ -127,16 +128,16 @@ def audit_dpsgd(
     >>> audit_dpsgd(epsilon=4.0, steps=3, sampling_rate=0.5, trials=1_000).holds
     True
     """
-    check_choice("relation", relation, ("add-remove", "replace"))
+    neighbours = parse_relation(check_choice("relation", relation, ("add-remove", "replace")))
     check_integer("trials", trials, at_least=2 * LEAST_TRIALS)
     template = PoissonGaussian(1.0, sampling_rate, steps)
-    multiplier, epsilon = claim(template, relation, epsilon, delta, noise_multiplier)
+    multiplier, epsilon = claim(template, neighbours, epsilon, delta, noise_multiplier)
     check_number("epsilon", epsilon, above=0)
     event = template.scaled(multiplier)
-    attack = _Attack(event, relation, clip, noise)
+    attack = _Attack(event, neighbours, clip, noise)
     checks = attack.checks()
     alone = min(_MOST_ALONE, max(LEAST_TRIALS, trials // _ALONE_SHARE))
-    price = steps_price(event, delta, relation)
+    price = steps_price(event, delta, neighbours)
 
     def attempt(run: Attempt) -> AuditReport:
         many = run.run(attack.together, count=trials - alone, at_once=CANARIES, price=price)
@@ -162,7 +163,7 @@ class _Attack:
     """Runs the shipped steps on canaries and scores what they release."""
 
     def __init__(
-        self, event: PoissonGaussian, relation: str, clip: float, noise: SafeOrFast
+        self, event: PoissonGaussian, relation: Relation, clip: float, noise: SafeOrFast
     ) -> None:
         self.event = event
         self.relation = relation
@@ -194,7 +195,7 @@ class _Attack:
         """One training run, one direction and one example per canary."""
         signs = np.ones(len(worlds))
         members = np.arange(len(worlds))
-        if self.relation == "replace":
+        if self.relation == Replace():
             signs[~worlds] = -1.0
         else:
             members = members[worlds]
@@ -212,7 +213,7 @@ class _Attack:
         """One training run per trial, on the canary and nobody else, or on nobody."""
         scores = np.empty((2, len(worlds)))
         for world in (False, True):
-            is_replace = self.relation == "replace"
+            is_replace = self.relation == Replace()
             signs = np.array([-1.0 if is_replace and not world else 1.0])
             members = torch.zeros(int(world or is_replace), dtype=torch.int64)
             places = np.flatnonzero(worlds == world)
@@ -224,9 +225,9 @@ class _Attack:
 
     def _examples(self, signs: NDArray[np.float64]) -> tuple[Tensor, Tensor]:
         """Return inputs and gradients of all canaries, and of one example without a gradient."""
-        slope = _LENGTH * self.clip / float(np.linalg.norm(_PARTS))
+        size = _LENGTH * self.clip / float(np.linalg.norm(_PARTS))
         vectors = torch.eye(len(signs)) * float(_PARTS[0])
-        gradients = torch.diag(torch.from_numpy(signs * slope).float())
+        gradients = torch.diag(torch.from_numpy(signs * size).float())
         nothing = torch.zeros(1, len(signs))
         return torch.cat([vectors, nothing]), torch.cat([gradients, nothing])
 
@@ -284,7 +285,7 @@ class _Attack:
                 return np.logaddexp(math.log1p(-rate), math.log(rate) + exponent)
 
         ratio = against_nobody(1.0)
-        if self.relation == "replace":
+        if self.relation == Replace():
             ratio = ratio - against_nobody(-1.0)
         return np.asarray(ratio.sum(axis=0))
 

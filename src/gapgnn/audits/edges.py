@@ -3,8 +3,8 @@
 Two views. In the first, one release of a graph with the density of real ones gives many trials:
 canary bits, which are fair coins, are counted among a hundred times as many that are zero. Given
 the released number of edges, bits are independent. In the second, the graph is a single bit, so the
-released number of edges and the released bit together tell as much about one edge as the mechanism
-ever does; each trial is a release of its own.
+released number of edges and the released bit together are the whole output of the mechanism about
+this edge; each trial is one release.
 
 One thing needs no trials: the two probabilities by which the shipped code answers must be within
 the budget of each other, at any density.
@@ -24,7 +24,7 @@ from gapgnn.audits.aggregation import bare_graph
 from gapgnn.audits.bounds import LEAST_TRIALS, Scores
 from gapgnn.audits.report import Attempt, AuditReport, Check, Options, confirmed
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
-from gapgnn.privacy import parse_relation
+from gapgnn.privacy import Directed, Relation, Undirected, parse_relation
 from gapgnn.privacy.mechanisms import (
     COUNT_SHARE,
     PERTURBATIONS,
@@ -82,7 +82,7 @@ def audit_edges(
     True
     """
     check_choice("perturbation", perturbation, PERTURBATIONS)
-    check_choice("relation", relation, ("undirected", "directed"))
+    neighbours = parse_relation(check_choice("relation", relation, ("undirected", "directed")))
     if relation == "directed" and directed is False:
         raise InputError(
             "`directed` must be True or left out for relation directed: neighbours differ in one "
@@ -94,7 +94,7 @@ def audit_edges(
     # Coins that do not depend on the density need no zeros around them, and there are many.
     around = 0.5 if perturbation == "edgerand" else density
     is_directed = relation == "directed" if directed is None else directed
-    attack = _Attack(perturbation, relation, epsilon, around, noise, is_directed)
+    attack = _Attack(perturbation, neighbours, epsilon, around, noise, is_directed)
     checks = attack.checks()
     single = min(_MOST_SINGLE, max(LEAST_TRIALS, trials // _SINGLE_SHARE))
 
@@ -127,7 +127,7 @@ class _Attack:
     """Releases graphs with known bits and scores what comes out."""
 
     perturbation: str
-    relation: str
+    relation: Relation
     epsilon: float
     density: float
     noise: SafeOrFast
@@ -136,7 +136,7 @@ class _Attack:
     @property
     def is_pair(self) -> bool:
         """Whether neighbours differ in two bits: both arcs of a pair."""
-        return self.is_directed and self.relation == "undirected"
+        return self.is_directed and self.relation == Undirected()
 
     @property
     def bits(self) -> int:
@@ -164,8 +164,7 @@ class _Attack:
         events = perturbation_events(
             self.perturbation, self.epsilon, bits_per_edge=accounted.bits_per_edge
         )
-        relation = parse_relation(self.relation)
-        price = sum(event.times * event.pair(relation).pure_epsilon for event in events)
+        price = sum(event.times * event.pair(self.relation).pure_epsilon for event in events)
         counted = [
             Check("bits that one edge changes", self.bits, accounted.bits_per_edge),
             Check("epsilon of all events", price, self.epsilon),
@@ -181,10 +180,10 @@ class _Attack:
 
     def many(self, rng: np.random.Generator, worlds: NDArray[np.bool_]) -> Scores:
         """Release one graph in which canary bits lie scattered among zeros."""
-        per_pair = 2 if self.relation == "undirected" else 1
+        per_pair = 2 if self.relation == Undirected() else 1
         wanted = len(worlds) * 0.5 / self.density
         num_nodes = 1 + math.ceil(math.sqrt(per_pair * wanted))
-        cells = Cells(num_nodes, is_paired=self.relation == "undirected")
+        cells = Cells(num_nodes, is_paired=self.relation == Undirected())
         canaries = rng.choice(cells.count, size=len(worlds), replace=False, shuffle=False)
         released = self._release(*cells.ends(canaries[worlds]), num_nodes)
         ends = np.repeat(np.arange(num_nodes), np.diff(released.indptr)), released.indices
@@ -196,7 +195,7 @@ class _Attack:
         out = np.zeros(len(canaries))
         if len(numbers):
             out = np.where(numbers[place] == canaries, counts[place], 0).astype(np.float64)
-        # Either answer may be the telling one.
+        # Either bit may indicate the edge.
         return np.stack([out, -out])
 
     def one_by_one(self, worlds: NDArray[np.bool_]) -> Scores:
@@ -207,10 +206,10 @@ class _Attack:
             released = self._release(sources, sources + 1, 2)
             # On a graph without directions an edge is in both lists.
             bits = len(released.indices) // (1 + released.is_symmetric)
-            if self.relation == "directed":
+            if self.relation == Directed():
                 bits = int(released.indptr[1] - released.indptr[0])
-            told = self._likelihood(released.noisy_edges, bits)
-            scores[:, trial] = told, released.noisy_edges or 0.0, bits
+            likelihood = self._likelihood(released.noisy_edges, bits)
+            scores[:, trial] = likelihood, released.noisy_edges or 0.0, bits
         return scores
 
     def _cells(self, num_nodes: int) -> Cells:

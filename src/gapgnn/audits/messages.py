@@ -43,9 +43,9 @@ from gapgnn.privacy import (
     OutDegreeNormalized,
     Plan,
     PublicFacts,
+    Replace,
     Symmetrized,
     links_of,
-    parse_relation,
     resolve_relation,
 )
 from gapgnn.privacy.accounting import Event, Gaussian, account, group_of
@@ -77,18 +77,18 @@ def audit_messages(
 ) -> AuditReport:
     """Attack the hops in which class codes travel and bound their epsilon from below.
 
-    A copy of the estimator is fitted for one epoch per network, on canaries with a ledger of its
-    own. Neighbours (privacy page, section 1): at edge level two people who are connected or not
-    (``directed``: one names the other, which moves both rows where messages go both ways), under
-    ``5-edges`` one who is connected to five others or not; at node level a record that writes to a
-    few rows and is there or not (``add-remove``), or has one label or the other (``replace``). The
-    claim is the price of the hops alone, or the card's epsilon if that is less.
+    A copy of the estimator is fitted for one epoch per network, on canaries with a temporary
+    ledger. Neighbours (privacy page, section 1): at edge level two nodes that are connected or not
+    (``directed``: by one arc, which moves both rows where messages are symmetrised), under
+    ``5-edges`` a node that is connected to five others or not; at node level a record that writes
+    to a few rows and is there or not (``add-remove``), or has one label or the other (``replace``).
+    The claim is the price of the hops alone, or the card's epsilon if that is less.
 
     Args:
         estimator: LabelGAP at level edge, or NodeLabelGAP; it is not changed.
         trials: independent canaries, for each role.
-        role: where people who do not train have a hop of their own: whose record is in question,
-            ``training``, ``others`` or ``both``. Of both the worse is reported.
+        role: where nodes outside the training set send in a separate hop: whose record differs,
+            ``training``, ``others`` or ``both``. Of both the worse result is reported.
         options: of every audit.
 
     >>> from gapgnn import LabelGAP
@@ -146,7 +146,7 @@ def _audit_role(
             checks=canaries.checks,
             details={
                 "level": estimator.level,
-                "relation": canaries.relation,
+                "relation": canaries.relation.name,
                 "method": estimator.method,
                 "role": role,
                 "hops": canaries.hops,
@@ -167,7 +167,7 @@ def check_card(card: PrivacyCard) -> Check:
     True
     """
     if card.epsilon is None or card.delta is None:
-        raise InputError("`card` must make a promise to be compared. Got none.")
+        raise InputError("`card` must have a privacy guarantee to be compared. Got none.")
     price = account(_events(card), card.delta, relation=card.relation).epsilon
     return Check("epsilon of the events on the card", price, card.epsilon)
 
@@ -179,7 +179,7 @@ def check_roles(card: PrivacyCard) -> list[Check]:
     sum is accounted without groups, so that it does not rest on how they are put together.
     """
     if card.epsilon is None or card.delta is None:
-        raise InputError("`card` must make a promise to be compared. Got none.")
+        raise InputError("`card` must have a privacy guarantee to be compared. Got none.")
     events = _events(card)
     checks = []
     for group in dict.fromkeys(filter(None, map(group_of, events))):
@@ -278,14 +278,13 @@ class _Canaries:
         sent = 1 / math.sqrt(_NEIGHBOURS + self.to_self) if self.is_normalised else 1.0
         seen = released[:, torch.from_numpy(rows)].mean(dim=0).numpy() * signs / sent
         along: Scores = seen.mean(axis=1)[None]
-        return along / 2 + 0.5 if self.relation == "replace" else along
+        return along / 2 + 0.5 if self.relation == Replace() else along
 
     def _sensitivity(self, card: PrivacyCard) -> float:
         """Return how far one hop moves, by the operator that the card describes."""
-        neighbours = parse_relation(self.relation, card.level)
         if card.level == "edge":
-            return (Symmetrized if self.is_symmetrised else Neighbors).bound(neighbours)
-        return OutDegreeNormalized.bound(neighbours)
+            return (Symmetrized if self.is_symmetrised else Neighbors).bound(self.relation)
+        return OutDegreeNormalized.bound(self.relation)
 
     def _stars(
         self, worlds: NDArray[np.bool_]
@@ -321,7 +320,7 @@ class _Canaries:
         labels = np.arange(size * len(worlds)) % 2
         labels[centre] = 1
         gone = centre[~worlds]
-        if self.relation == "replace":
+        if self.relation == Replace():
             labels[gone], gone = 0, gone[:0]
         graph = _graph(np.repeat(centre, degree), targets.ravel(), labels, directed=True)
         graph, place = without(graph, gone)
@@ -337,7 +336,7 @@ class _Canaries:
         ``replace`` it lists people of one class or those of the other.
         """
         degree = _NEIGHBOURS
-        sides = 2 if self.relation == "replace" else 1
+        sides = 2 if self.relation == Replace() else 1
         size = 1 + sides * (degree + _FEEDERS)
         centre = size * np.arange(len(worlds))
         labels = np.zeros(size * len(worlds), dtype=np.int64)

@@ -28,7 +28,7 @@ from gapgnn.audits.subgraphs import audit_subgraphs
 from gapgnn.errors import InputError, check_integer
 from gapgnn.graph import Graph
 from gapgnn.methods import EdgeFacts, EdgeReader, LabelGAP, NeighborVote, NodeLabelGAP
-from gapgnn.privacy import parse_relation
+from gapgnn.privacy import AddRemove, Undirected
 from gapgnn.privacy.accounting import (
     Event,
     Gaussian,
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
     from gapgnn.methods import NodeClassifier
 
-# A prefix of a long training is a mechanism of the same kind with a claim of its own.
+# A prefix of a long training is a mechanism of the same type, with its own claim.
 _MOST_STEPS = 100
 _MOST_SUBGRAPH_STEPS = 20
-# Nodes that teach the classifier to tell which of two features arrived along the edges.
+# Nodes on which the classifier learns which of two features arrived along the edges.
 _TEACHERS = 150
 _SENDERS = 40
 
@@ -56,12 +56,13 @@ _SENDERS = 40
 def audit_model(
     estimator: NodeClassifier, *, trials: int = 20_000, confidence: float = 0.95, seed: int = 0
 ) -> list[dict[str, Any]]:
-    """Audit every mechanism that a fitted model used, at the very noise it used.
+    """Audit every mechanism that a fitted model used, with the noise multiplier it used.
 
-    Each part is held to what that part alone is accounted at, which is less than the total on the
-    card; all hops that the model keeps are read together and held to those that were charged. That
-    the events cost no more than the card says is compared too. The training data is not touched:
-    audits run on canaries. The results fit :meth:`gapgnn.privacy.card.card.PrivacyCard.with_audit`.
+    The claim of each part is the epsilon of that part alone, which is less than the total on the
+    card. All hops that the model keeps are read together, and their claim is that of the charged
+    ones. The epsilon of the card is compared with that of its events. The training data is not
+    read: audits run on canaries. The results fit
+    :meth:`gapgnn.privacy.card.card.PrivacyCard.with_audit`.
 
     Args:
         estimator: a fitted model.
@@ -98,9 +99,9 @@ def audit_model(
 
 
 def events_without_audit(estimator: NodeClassifier) -> tuple[str, ...]:
-    """Return the events on a fitted model's card that no audit covers, by kind and label.
+    """Return the events on a fitted model's card that no audit covers, by type and label.
 
-    Those are events of methods from elsewhere, which bring mechanisms of their own.
+    These are events of methods of other packages, which have their own mechanisms.
 
     >>> from gapgnn import GAP
     >>> from gapgnn.graph.datasets.synthetic import social_graph
@@ -142,8 +143,8 @@ def _audit_edges(estimator: NodeClassifier, shared: Mapping[str, Any]) -> AuditR
     card = estimator.card_
     return audit_edges(
         perturbation=estimator.get_params()["perturbation"],
-        relation=card.relation,
-        directed=estimator.edges_.is_directed if card.relation == "undirected" else None,
+        relation=card.relation.name,
+        directed=estimator.edges_.is_directed if card.relation == Undirected() else None,
         epsilon=float(card.epsilon or 0.0),
         noise=estimator.noise,
         **shared,
@@ -156,7 +157,7 @@ def _audit_event(
     """Audit what one event on the card pays for."""
     card = estimator.card_
     fewer = {**shared, "trials": max(200, shared["trials"] // 5)}
-    used: dict[str, Any] = {"relation": card.relation, "noise": estimator.noise}
+    used: dict[str, Any] = {"relation": card.relation.name, "noise": estimator.noise}
     if isinstance(event, Gaussian | PoissonGaussian | MixtureOfGaussians):
         used |= {"delta": card.delta, "noise_multiplier": event.noise_multiplier}
     if isinstance(event, PoissonGaussian | MixtureOfGaussians):
@@ -164,7 +165,7 @@ def _audit_event(
     if isinstance(event, Gaussian):
         hops = _hops(estimator, event)
         yield audit_aggregation(**hops, **used, **shared)
-        if card.relation == "add-remove" and "divided" not in hops:
+        if card.relation == AddRemove() and "normalised" not in hops:
             yield audit_sampler(**used, **fewer)
     elif isinstance(event, PoissonGaussian):
         yield audit_dpsgd(sampling_rate=event.sampling_rate, **used, **shared)
@@ -176,7 +177,7 @@ def _audit_event(
     elif isinstance(event, LabelResponse) and isinstance(estimator, NeighborVote):
         yield audit_labels(response=event, **used, **shared)
     elif _is_mean_degree(estimator, event):
-        epsilon = event.pair(parse_relation(card.relation)).pure_epsilon
+        epsilon = event.pair(card.relation).pure_epsilon
         yield audit_mean_degree(epsilon=epsilon, **used, **fewer)
 
 
@@ -191,20 +192,22 @@ def _hops(estimator: NodeClassifier, event: Gaussian) -> dict[str, Any]:
     }
     if card.edge_types:
         hops |= {"edge_types": len(card.edge_types), "protects": card.protects}
-        hops["apart"] = not any(one.with_union for one in planned)
+        hops["without_union"] = not any(one.with_union for one in planned)
     bounds = getattr(estimator, "edges_", EdgeFacts()).bounds
     hops["weighted"] = any(pair is not None for pair in bounds)
-    hops["both_ways"] = any(one.is_symmetrised for one in planned)
+    hops["symmetrised"] = any(one.is_symmetrised for one in planned)
     if any(one.is_normalised for one in planned):
         # Each hop is of another group, and so an event of its own.
-        hops |= {"divided": True, "hops": 1, "edge_types": event.count}
+        hops |= {"normalised": True, "hops": 1, "edge_types": event.count}
     return hops
 
 
 def _unfitted(estimator: NodeClassifier, released: Mapping[str, float]) -> NodeClassifier:
     """Return an unfitted estimator whose hops are as the model's, which had this noise."""
     card = estimator.card_
-    same: NodeClassifier = clone(estimator).set_params(delta=card.delta, relation=card.relation)
+    same: NodeClassifier = clone(estimator).set_params(
+        delta=card.delta, relation=card.relation.name
+    )
     parameters = same.get_params()
     if "directions" in parameters:
         ways = any(one.is_symmetrised for one in estimator.plan_.hops.values())
@@ -232,12 +235,12 @@ def audit_prediction(
     """Attack an estimator at edge level by asking for its predictions ``queries`` times.
 
     A copy of the estimator is fitted on a graph of teaching nodes and of canary pairs. The
-    classifier learns to read off the hops which of two kinds of nodes is connected, and in each
-    pair a coin decides whether a node of known kind is connected to one that is not trained on. The
-    statistic is the mean log odds of the latter's class over all answers. For GAP the hops of a
-    pair come from that pair alone, so given the trained weights pairs are independent trials. The
-    guarantee covers any number of answers, so no price grows with ``queries``. A ledger of its own
-    is used: canaries are nobody's data.
+    classifier learns to infer from the hops which of two classes of senders is connected. In each
+    pair a coin decides whether a sender of known class is connected to a node outside the training
+    set. The statistic is the mean log odds of that node's class over all answers. For GAP the hops
+    of a pair depend on that pair alone, so given the trained weights pairs are independent trials.
+    The guarantee covers any number of answers, so the price does not grow with ``queries``. The
+    ledger is temporary, because canaries are synthetic.
 
     Args:
         estimator: any method at level edge; it is not changed.
@@ -258,7 +261,7 @@ def audit_prediction(
         worlds = run.coins(trials)
         graph, watched, sign = _canary_graph(worlds)
         # Batch statistics would couple the pairs; repeats are releases of their own.
-        changes = {"repeats": 1, "batch_norm": False, "relation": "auto"}
+        changes: dict[str, Any] = {"repeats": 1, "batch_norm": False, "relation": "auto"}
         with fitted(estimator, graph, **changes, **NO_CLASSES) as model:
             odds = np.zeros(trials)
             for _ in range(queries):
@@ -266,7 +269,7 @@ def audit_prediction(
                 odds += sign * (answer[:, 1] - answer[:, 0]) / queries
             card = model.card_
         if card.epsilon is None or card.delta is None:
-            raise InputError("`estimator` must make a promise to be audited. Got none.")
+            raise InputError("`estimator` must have a privacy guarantee to be audited. Got none.")
         is_gaussian = all(event["event"] == "Gaussian" for event in card.events)
         price = gaussian_price(card.delta) if is_gaussian else None
         return run.conclude(
@@ -280,13 +283,13 @@ def audit_prediction(
 
 
 def _centred(odds: Scores, worlds: NDArray[np.bool_], sign: Scores, price: Price | None) -> Trials:
-    """Let a fourth of the trials place the threshold of each kind; the others are judged by it."""
+    """Centre the scores of each class by a quarter of the trials, and return the other trials."""
     few = len(odds) // 4
     centred = odds.copy()
-    for kind in (-1.0, 1.0):
-        known = (sign == kind) & (np.arange(len(odds)) < few)
+    for one in (-1.0, 1.0):
+        known = (sign == one) & (np.arange(len(odds)) < few)
         means = [odds[known & (worlds == world)].mean() for world in (False, True)]
-        centred[sign == kind] -= sum(means) / 2
+        centred[sign == one] -= sum(means) / 2
     return Trials(centred[None, few:], worlds[few:], price=price)
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from gapgnn.errors import InputError, check_choice
-from gapgnn.privacy import Links, links_of
+from gapgnn.privacy import AddRemove, Links, Relation, links_of
 from gapgnn.rng import experiment_rng
 
 HUGE = "3.4e38"
@@ -45,8 +45,8 @@ class Tables:
         directed: whether a link belongs to its source alone.
         features: a matrix with one row per node, where features are not columns.
         schema: the text of the schema, where there is one.
-        kind: what the edges are called where there are several kinds of them.
-        more: name, columns and rows of further edge tables, one for each further kind.
+        edge_type: the name of the edges, where there are several edge types.
+        more: name, columns and rows of further edge tables, one for each further edge type.
         weight: the column of the edge table with amounts.
         edge_words: options that say what is read of the tables, and how.
     """
@@ -59,7 +59,7 @@ class Tables:
     directed: bool
     features: Any = None
     schema: str | None = None
-    kind: str = "links"
+    edge_type: str = "links"
     more: tuple[EdgeRows, ...] = ()
     weight: str | None = None
     edge_words: tuple[str, ...] = ()
@@ -73,13 +73,13 @@ class Tables:
         """Write the tables into a folder and return the command-line words that choose them."""
         _write_csv(folder / NODES, self.node_columns, self.nodes)
         _write_csv(folder / EDGES, self.edge_columns, self.edges)
-        # A file is a kind by its own name, and by another one if that is said.
-        first = EDGES if self.kind == Path(EDGES).stem else f"{self.kind}={EDGES}"
+        # An edge type has the name of its file unless another name is given.
+        first = EDGES if self.edge_type == Path(EDGES).stem else f"{self.edge_type}={EDGES}"
         words = ["--edges", first, "--nodes", NODES, *self.edge_words]
-        for number, (kind, columns, rows) in enumerate(self.more):
+        for number, (edge_type, columns, rows) in enumerate(self.more):
             file = f"more-{number}.csv"
             _write_csv(folder / file, columns, rows)
-            words += ["--edges", f"{kind}={file}"]
+            words += ["--edges", f"{edge_type}={file}"]
         if self.label is not None:
             words += ["--label", self.label]
         words.append("--directed" if self.directed else "--undirected")
@@ -95,8 +95,8 @@ class Tables:
         rest = ("",) * (len(self.edge_columns) - 2)
         return tuple((person, other, *rest) for other in targets)
 
-    def all_kinds(self, change: Callable[[Tables], EdgeLines]) -> Tables:
-        """Return the input with the edge table of every kind changed."""
+    def change_edges(self, change: Callable[[Tables], EdgeLines]) -> Tables:
+        """Return the input with the edge table of every edge type changed."""
         more = []
         for name, columns, rows in self.more:
             lines = change(replace(self, edge_columns=columns, edges=rows, more=()))
@@ -104,13 +104,13 @@ class Tables:
         return replace(self, edges=change(self), more=tuple(more))
 
     def turned(self) -> Tables:
-        """Return the input with the last edge type as the first; once more turns it back."""
+        """Return the input with its first and last edge type exchanged."""
         *rest, (name, columns, rows) = self.more
-        mine = (self.kind, self.edge_columns, self.edges)
-        return replace(self, kind=name, edge_columns=columns, edges=rows, more=(*rest, mine))
+        mine = (self.edge_type, self.edge_columns, self.edges)
+        return replace(self, edge_type=name, edge_columns=columns, edges=rows, more=(*rest, mine))
 
     def without(self, person: str, *, mentions: bool = False) -> Tables:
-        """Return the input after one person withdrew; with ``mentions`` from all lists too."""
+        """Return the input without one person, and with ``mentions`` without links to them."""
         place = self.ids.index(person)
         nodes = self.nodes[:place] + self.nodes[place + 1 :]
         features = None
@@ -124,10 +124,10 @@ class Tables:
                 return tuple(row for row in tables.edges if row[0] != person)
             return tables.edges
 
-        return replace(self.all_kinds(left), nodes=nodes, features=features)
+        return replace(self.change_edges(left), nodes=nodes, features=features)
 
     def emptied(self, person: str) -> Tables:
-        """Return the input after one person withdrew and kept a row, with empty cells."""
+        """Return the input with one person's record emptied; the row stays."""
         gone, place = self.without(person), self.ids.index(person)
         empty = (person, *[""] * (len(self.node_columns) - 1))
         features = gone.features
@@ -143,7 +143,7 @@ class Neighbours:
     """Two neighbouring inputs.
 
     Attributes:
-        kind: which pair this is.
+        pair_type: what the two inputs differ in.
         first: the input of the recorded run; at node level it has the record in question.
         second: the input of the replayed run.
         who: what differs, in words.
@@ -151,7 +151,7 @@ class Neighbours:
         entities: how many arcs they differ in where one arc is promised; otherwise 1.
     """
 
-    kind: str
+    pair_type: str
     first: Tables
     second: Tables
     who: str
@@ -159,7 +159,7 @@ class Neighbours:
     entities: int = 1
 
 
-EDGE_KINDS = ("first", "last", "middle", "hub", "leaf", "random", "added")
+EDGE_PAIRS = ("first", "last", "middle", "hub", "leaf", "random", "added")
 # Where edges have amounts: what one of them is changed to.
 AMOUNTS = {
     "amount-huge": "1e300",
@@ -168,41 +168,44 @@ AMOUNTS = {
     "amount-not-a-number": "nan",
 }
 # Where there are several edge types.
-OTHER_KIND, EACH_KIND = "other-kind", "each-kind"
-# Where moreover several arcs of one person are protected: those of all kinds end in the same rows.
+OTHER_TYPE, EACH_TYPE = "other-type", "each-type"
+# Where moreover several arcs of one person are protected: arcs of all edge types with shared ends.
 # Edges are left out: by them a total alone may move further than the joint bound of all sums says.
 SHARED_ENDS = "shared-ends"
-NODE_KINDS = (
+NODE_PAIRS = (
     *("first", "last", "middle", "hub", "isolated", "rare-class", "random", "not-training"),
     *("huge", "not-a-number", "unseen", "dangling", "lists-everybody"),
 )
-STRICT_KIND = "vanished"
+VANISHED = "vanished"
 
 
-def edge_neighbours(tables: Tables, kind: str, *, relation: str, seed: int = 0) -> Neighbours:
+def edge_neighbours(
+    tables: Tables, pair_type: str, *, relation: Relation, seed: int = 0
+) -> Neighbours:
     """Return two inputs that differ in one link, or under ``5-edges`` in up to five of one person.
 
     Under ``undirected`` every line between the two ends goes. Under ``directed`` on a graph without
     direction a line is two arcs, which is what the pair then differs in. Of several links the one
-    that ``kind`` describes is the first, and the others are that person's too: of its two ends the
-    one with more links, or the one whose arc it is. Kinds ``amount-`` give one
-    link another amount, ``other-kind`` takes away a link of the last edge type,
-    ``each-kind`` one of every kind at once, and ``shared-ends`` adds several arcs of all kinds to
-    as few people as it takes.
+    that ``pair_type`` describes is the first. The others belong to the same person: the end with
+    more links, or the source of the arc. Pair types ``amount-`` change the amount of one link,
+    ``other-type`` removes a link of the last edge type, ``each-type`` one of every edge type at
+    once, and ``shared-ends`` adds several arcs of all edge types to as few people as possible.
     """
-    check_choice("kind", kind, (*EDGE_KINDS, *AMOUNTS, OTHER_KIND, EACH_KIND, SHARED_ENDS))
-    rng = experiment_rng(seed, "edge neighbours", kind)
-    if kind == SHARED_ENDS:
+    check_choice(
+        "pair_type", pair_type, (*EDGE_PAIRS, *AMOUNTS, OTHER_TYPE, EACH_TYPE, SHARED_ENDS)
+    )
+    rng = experiment_rng(seed, "edge neighbours", pair_type)
+    if pair_type == SHARED_ENDS:
         return _of_shared_ends(tables, links_of(relation), rng)
-    if kind in (OTHER_KIND, EACH_KIND):
-        return _of_kinds(tables, kind, relation=relation, seed=seed)
+    if pair_type in (OTHER_TYPE, EACH_TYPE):
+        return _of_edge_types(tables, pair_type, relation=relation, seed=seed)
     lines = [row for row in tables.edges if row[0] != row[1]]
     if not lines:
-        raise InputError("`edges` must have a link to take away. Got none.")
+        raise InputError("`edges` must have a link to remove. Got none.")
     links = links_of(relation)
-    if kind == "added":
+    if pair_type == "added":
         ends = _unlinked(tables, rng, links.count)
-        # Somewhere in the middle: what comes behind must not move either.
+        # At a random place: the lines behind it must have no influence either.
         place = int(rng.integers(len(tables.edges) + 1))
         new = tables.links(ends[0], ends[1:])
         edges = (*tables.edges[:place], *new, *tables.edges[place:])
@@ -216,17 +219,17 @@ def edge_neighbours(tables: Tables, kind: str, *, relation: str, seed: int = 0) 
             "middle": len(lines) // 2,
             "hub": int(np.argmax(by_degree)),
             "leaf": int(np.argmin(least)),
-        }.get(kind, int(rng.integers(len(lines))))
+        }.get(pair_type, int(rng.integers(len(lines))))
         ends = (lines[place][0], lines[place][1])
         if links.count > 1:
             if not links.are_arcs and degrees[ends[1]] > degrees[ends[0]]:
                 ends = ends[::-1]
             ends = _own_links(tables, ends, links)
         gone = _between(tables, ends, links)
-        if kind in AMOUNTS:
+        if pair_type in AMOUNTS:
             column = tables.edge_columns.index(str(tables.weight))
             edges = tuple(
-                (*row[:column], AMOUNTS[kind], *row[column + 1 :])
+                (*row[:column], AMOUNTS[pair_type], *row[column + 1 :])
                 if (row[0], row[1]) in gone
                 else row
                 for row in tables.edges
@@ -236,14 +239,14 @@ def edge_neighbours(tables: Tables, kind: str, *, relation: str, seed: int = 0) 
     who = f"the link {ends[0]} - {ends[1]}"
     if len(ends) > 2:
         who = f"{len(ends) - 1} links of {ends[0]}"
-    if kind in AMOUNTS:
+    if pair_type in AMOUNTS:
         who += f", {'its amount' if len(ends) == 2 else 'their amounts'}"
     second = replace(tables, edges=edges)
-    return Neighbours(kind, tables, second, who, entities=_entities(tables, links))
+    return Neighbours(pair_type, tables, second, who, entities=_entities(tables, links))
 
 
 def _entities(tables: Tables, links: Links) -> int:
-    """Return what k edges are of k arcs, by squared distance: k^2 + k of k."""
+    """Return the squared distance of k edges in units of k arcs: (k^2 + k) / k."""
     return links.count + 1 if links.are_arcs and not tables.directed else 1
 
 
@@ -266,23 +269,23 @@ def _between(tables: Tables, ends: tuple[str, ...], links: Links) -> set[tuple[s
     return gone if is_arc else gone | {(other, person) for person, other in gone}
 
 
-def _of_kinds(tables: Tables, kind: str, *, relation: str, seed: int) -> Neighbours:
-    """Take away links of the last edge type, or of every kind: several are one person's."""
+def _of_edge_types(tables: Tables, pair_type: str, *, relation: Relation, seed: int) -> Neighbours:
+    """Remove links of the last edge type, or of every one; several belong to one person."""
     if not tables.more:
-        raise InputError(f"`{kind}` must have several edge types. Got one.")
+        raise InputError(f"`{pair_type}` must have several edge types. Got one.")
     options: Any = {"relation": relation, "seed": seed}
-    if kind == OTHER_KIND:
+    if pair_type == OTHER_TYPE:
         pair = edge_neighbours(tables.turned(), "random", **options)
         return replace(
             pair,
-            kind=kind,
+            pair_type=pair_type,
             first=tables,
             second=pair.second.turned(),
             who=f"{pair.who} of {tables.more[-1][0]}",
         )
     links = links_of(relation)
     if links.count > 1:
-        return _of_each_kind(tables, links)
+        return _of_each_edge_type(tables, links)
     who, entities = [], 1
 
     def fewer(one: Tables) -> EdgeLines:
@@ -292,12 +295,12 @@ def _of_kinds(tables: Tables, kind: str, *, relation: str, seed: int) -> Neighbo
         entities = pair.entities
         return pair.second.edges
 
-    second = tables.all_kinds(fewer)
-    return Neighbours(kind, tables, second, ", ".join(who), entities=entities)
+    second = tables.change_edges(fewer)
+    return Neighbours(pair_type, tables, second, ", ".join(who), entities=entities)
 
 
-def _of_each_kind(tables: Tables, links: Links) -> Neighbours:
-    """Take away as many links as are protected of the person with most of them, of every kind."""
+def _of_each_edge_type(tables: Tables, links: Links) -> Neighbours:
+    """Remove as many links as are protected, of every edge type, of the person with most links."""
     every = [tables.edges, *(rows for _, _, rows in tables.more)]
     owners = (row[:1] if links.are_arcs else row[:2] for rows in every for row in rows)
     (person, _), *_ = Counter(name for names in owners for name in names).most_common(1)
@@ -314,13 +317,13 @@ def _of_each_kind(tables: Tables, links: Links) -> Neighbours:
         gone = _between(one, _own_links(one, ends[0], links), links)
         return tuple(row for row in one.edges if (row[0], row[1]) not in gone)
 
-    who = f"up to {links.count} links of {person} of every kind"
+    who = f"up to {links.count} links of {person} of every edge type"
     entities = _entities(tables, links)
-    return Neighbours(EACH_KIND, tables, tables.all_kinds(fewer), who, entities=entities)
+    return Neighbours(EACH_TYPE, tables, tables.change_edges(fewer), who, entities=entities)
 
 
 def _of_shared_ends(tables: Tables, links: Links, rng: np.random.Generator) -> Neighbours:
-    """Add as many arcs as are protected of one person, of all kinds in turn to the same people."""
+    """Add as many arcs of one person as are protected, of all edge types to the same people."""
     num_types = 1 + len(tables.more)
     if num_types == 1 or links.count == 1 or not links.are_arcs:
         raise InputError(f"`{SHARED_ENDS}` must have several edge types and several arcs.")
@@ -335,16 +338,16 @@ def _of_shared_ends(tables: Tables, links: Links, rng: np.random.Generator) -> N
         middle = len(one.edges) // 2
         return (*one.edges[:middle], *new, *one.edges[middle:])
 
-    who = f"{len(ends)} arcs of {person} of {num_types} kinds to the same people"
+    who = f"{len(ends)} arcs of {person} of {num_types} edge types to the same people"
     entities = _entities(tables, links)
-    return Neighbours(SHARED_ENDS, tables, tables.all_kinds(more), who, entities=entities)
+    return Neighbours(SHARED_ENDS, tables, tables.change_edges(more), who, entities=entities)
 
 
 def node_neighbours(
     tables: Tables,
-    kind: str,
+    pair_type: str,
     *,
-    relation: str,
+    relation: Relation,
     max_degree: int | None = None,
     trains: Callable[[str], bool] = lambda name: True,
     keeps_row: bool = False,
@@ -352,44 +355,45 @@ def node_neighbours(
 ) -> Neighbours:
     """Return two inputs that differ in one record: there or not, or exchanged for another.
 
-    Kinds that describe a record (``huge`` features, ``unseen`` categories and label, a ``dangling``
-    list, ``lists-everybody``) put such a record in; the others take one of the table's people.
+    Pair types that describe a record (``huge`` features, ``unseen`` categories and label, a
+    ``dangling`` list, ``lists-everybody``) insert such a record; the others choose a person of the
+    table.
 
     Args:
         tables: the input.
-        kind: which record.
+        pair_type: which record.
         relation: ``add-remove`` or ``replace``.
-        max_degree: D, which lists of records that are put in exceed.
+        max_degree: D; inserted records have more neighbours.
         trains: whether the id is in the training set: such people are in the most releases.
         keeps_row: whoever withdraws keeps a row without a record.
         seed: of the choice.
     """
-    check_choice("kind", kind, (*NODE_KINDS, STRICT_KIND))
-    rng = experiment_rng(seed, "node neighbours", kind)
-    if kind in ("huge", "not-a-number", "unseen", "dangling", "lists-everybody"):
-        person, first = _with_odd_record(tables, kind, max_degree, trains, rng)
+    check_choice("pair_type", pair_type, (*NODE_PAIRS, VANISHED))
+    rng = experiment_rng(seed, "node neighbours", pair_type)
+    if pair_type in ("huge", "not-a-number", "unseen", "dangling", "lists-everybody"):
+        person, first = _with_odd_record(tables, pair_type, max_degree, trains, rng)
     else:
-        person, first = _person_of(tables, kind, trains, rng), tables
-    if relation == "add-remove" and keeps_row:
+        person, first = _person_of(tables, pair_type, trains, rng), tables
+    if relation == AddRemove() and keeps_row:
         second = first.emptied(person)
-    elif relation == "add-remove":
-        second = first.without(person, mentions=kind == STRICT_KIND)
+    elif relation == AddRemove():
+        second = first.without(person, mentions=pair_type == VANISHED)
     else:
         second = _exchanged(first, person, rng)
-    return Neighbours(kind, first, second, f"the record of {person}", person=person)
+    return Neighbours(pair_type, first, second, f"the record of {person}", person=person)
 
 
 def _person_of(
-    tables: Tables, kind: str, trains: Callable[[str], bool], rng: np.random.Generator
+    tables: Tables, pair_type: str, trains: Callable[[str], bool], rng: np.random.Generator
 ) -> str:
-    """Return whose record a kind is about: somebody in the training set, unless it says not."""
-    wanted = kind != "not-training"
+    """Return the person whose record differs, in the training set except for ``not-training``."""
+    wanted = pair_type != "not-training"
     rows = [row for row in tables.nodes if trains(row[0]) is wanted] or list(tables.nodes)
     # How many lines name each person as the owner of a link.
     owners = (row[:1] if tables.directed else row[:2] for row in tables.edges)
     degrees = Counter(name for names in owners for name in names)
     lengths = [degrees[row[0]] for row in rows]
-    if kind == "rare-class" and tables.label is not None:
+    if pair_type == "rare-class" and tables.label is not None:
         column = tables.node_columns.index(tables.label)
         counts = Counter(row[column] for row in tables.nodes if row[column])
         return min(rows, key=lambda row: (counts.get(row[column], len(tables.nodes)), row[0]))[0]
@@ -398,20 +402,20 @@ def _person_of(
         "last": len(rows) - 1,
         "middle": len(rows) // 2,
         "hub": int(np.argmax(lengths)),
-        STRICT_KIND: int(np.argmax(lengths)),
+        VANISHED: int(np.argmax(lengths)),
         "isolated": int(np.argmin(lengths)),
-    }.get(kind, int(rng.integers(len(rows))))
+    }.get(pair_type, int(rng.integers(len(rows))))
     return rows[place][0]
 
 
 def _with_odd_record(
     tables: Tables,
-    kind: str,
+    pair_type: str,
     max_degree: int | None,
     trains: Callable[[str], bool],
     rng: np.random.Generator,
 ) -> tuple[str, Tables]:
-    """Put in a record that no table should be able to break over."""
+    """Insert a record with extreme or invalid values, which the command must survive."""
     ids = tables.ids
     every = [tables.edges, *(rows for _, _, rows in tables.more)]
     known = set(ids) | {name for rows in every for row in rows for name in row[:2]}
@@ -421,25 +425,25 @@ def _with_odd_record(
     person = next(name for name in new if trains(name))
     alike = tables.nodes[int(rng.integers(len(ids)))]
     cells = dict(zip(tables.node_columns[1:], alike[1:], strict=True))
-    odd = {"huge": HUGE, "not-a-number": "nan", "unseen": "HIV clinic, resident 17"}.get(kind)
+    odd = {"huge": HUGE, "not-a-number": "nan", "unseen": "HIV clinic, resident 17"}.get(pair_type)
     if odd is not None:
-        label = tables.label if kind != "unseen" else None
+        label = tables.label if pair_type != "unseen" else None
         cells = {name: value if name == label else odd for name, value in cells.items()}
     length = max(3, 2 * (max_degree or 10))
     targets = rng.choice(ids, size=min(length, len(ids)), replace=False).tolist()
-    if kind == "dangling":
+    if pair_type == "dangling":
         nobody = range(int(person) + 1, int(person) + 1 + length) if are_whole else range(length)
         targets = [str(k) if are_whole else f"nobody-{k}" for k in nobody] + targets
-    if kind == "lists-everybody":
+    if pair_type == "lists-everybody":
         targets = list(ids)
     # At some place among the rows.
     place = int(rng.integers(len(ids) + 1))
     features = tables.features
     if features is not None:
-        value = {"huge": 3.4e38, "not-a-number": np.nan}.get(kind, 1.0)
+        value = {"huge": 3.4e38, "not-a-number": np.nan}.get(pair_type, 1.0)
         dense = features.toarray() if sp.issparse(features) else features
         features = np.insert(dense, place, np.float32(value), axis=0)
-    listed = tables.all_kinds(lambda one: (*one.edges, *one.links(person, targets)))
+    listed = tables.change_edges(lambda one: (*one.edges, *one.links(person, targets)))
     return person, replace(
         listed,
         nodes=(*tables.nodes[:place], (person, *cells.values()), *tables.nodes[place:]),
@@ -448,7 +452,7 @@ def _with_odd_record(
 
 
 def _exchanged(tables: Tables, person: str, rng: np.random.Generator) -> Tables:
-    """Give a person somebody else's features and label and, where lists are apart, another list."""
+    """Replace a person's features and label by another's and, in a directed graph, their links."""
     ids = tables.ids
     place = ids.index(person)
     other = (place + 1 + int(rng.integers(len(ids) - 1))) % len(ids)
@@ -468,11 +472,11 @@ def _exchanged(tables: Tables, person: str, rng: np.random.Generator) -> Tables:
         return (*kept, *one.links(person, (name for name in targets if name != person)))
 
     nodes = (*tables.nodes[:place], row, *tables.nodes[place + 1 :])
-    return replace(tables.all_kinds(another_list), nodes=nodes, features=features)
+    return replace(tables.change_edges(another_list), nodes=nodes, features=features)
 
 
 def _unlinked(tables: Tables, rng: np.random.Generator, count: int) -> tuple[str, ...]:
-    """Return somebody and so many others, or at least one, who have no link to that person yet."""
+    """Return a person and up to ``count`` others, at least one, that are not linked to them."""
     linked = {frozenset(row[:2]) for row in tables.edges}
     ids = tables.ids
     for _ in range(10_000):

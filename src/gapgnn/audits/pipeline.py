@@ -24,20 +24,22 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import numpy as np
 from safetensors.numpy import load as tensors_from_bytes
 
+from gapgnn import rng
 from gapgnn.audits.neighbours import (
     AMOUNTS,
-    EACH_KIND,
-    EDGE_KINDS,
-    NODE_KINDS,
-    OTHER_KIND,
+    EACH_TYPE,
+    EDGE_PAIRS,
+    NODE_PAIRS,
+    OTHER_TYPE,
     SHARED_ENDS,
-    STRICT_KIND,
+    VANISHED,
     Neighbours,
     Tables,
     edge_neighbours,
@@ -51,12 +53,12 @@ from gapgnn.audits.replay import (
     Replaying,
 )
 from gapgnn.errors import GapgnnError, InputError, check_choice
-from gapgnn.graph import roles
+from gapgnn.graph import CURATOR_ONLY, roles
 from gapgnn.privacy import (
+    Relation,
     auto_delta,
     links_of,
     observed_by,
-    parse_relation,
     public_count,
     resolve_edge_types,
 )
@@ -71,11 +73,11 @@ from gapgnn.privacy.accounting import (
     RandomisedResponse,
     account,
     gaussian_epsilon,
-    worst_cases,
+    parallel_compositions,
 )
 from gapgnn.privacy.card import PrivacyCard
 from gapgnn.privacy.card import texts as texts
-from gapgnn.privacy.ledger import Charge, Ledger
+from gapgnn.privacy.ledger import Charge, Ledger, copy_ledger
 
 Run = Callable[[Sequence[str]], int]
 OUT, STORE, MODEL, PREDICTIONS = "model", "store", "saved", "predictions.csv"
@@ -95,8 +97,7 @@ class Case:
     Attributes:
         words: the command without the options that choose data and output.
         tables: its input.
-        level: ``edge`` or ``node``.
-        relation: resolved.
+        relation: which inputs are neighbours.
         max_degree: D at node level, where the method has one.
         seed: of the command, which decides who trains.
         parts: put the tables into a store of so many parts first.
@@ -104,49 +105,54 @@ class Case:
         model: for ``predict``: the saved model.
         ledger: for ``predict``: the ledger of the training, of which a copy is used.
         protects: with several edge types: ``each``, ``any`` or what ``auto`` is at this level.
-        keeps_rows: whether whoever withdraws keeps a row, as where own lists are read.
+        keeps_rows: whether the row of a removed record stays, as where the node's own neighbours
+            are read at prediction.
     """
 
     words: tuple[str, ...]
     tables: Tables
-    level: str
-    relation: str
+    relation: Relation
     max_degree: int | None = None
     seed: int = 0
     parts: int | None = None
     interrupt_after: int | None = None
     model: Path | None = None
-    ledger: Path | None = None
+    ledger: Path | str | None = None
     protects: str = "auto"
     keeps_rows: bool = False
 
     @property
-    def neighbour_kinds(self) -> tuple[str, ...]:
-        """Every kind of neighbours there is at this level."""
+    def level(self) -> str:
+        """What is protected."""
+        return self.relation.level
+
+    @property
+    def pair_types(self) -> tuple[str, ...]:
+        """Every pair type of this level."""
         if self.level == "node":
             if self.keeps_rows:
-                # A list of people without a row is refused there.
-                return tuple(kind for kind in NODE_KINDS if kind != "dangling")
-            return (*NODE_KINDS, STRICT_KIND)
+                # Links to people without a row are refused there.
+                return tuple(pair_type for pair_type in NODE_PAIRS if pair_type != "dangling")
+            return (*NODE_PAIRS, VANISHED)
         weighed = tuple(AMOUNTS) if self.tables.weight is not None else ()
         is_each = resolve_edge_types(self.level, self.protects) == "each"
-        several = (OTHER_KIND, *((EACH_KIND,) if is_each else ()))
+        several = (OTHER_TYPE, *((EACH_TYPE,) if is_each else ()))
         links = links_of(self.relation)
         if links.are_arcs and links.count > 1:
             several = (*several, SHARED_ENDS)
-        return (*EDGE_KINDS, *weighed, *(several if self.tables.more else ()))
+        return (*EDGE_PAIRS, *weighed, *(several if self.tables.more else ()))
 
     def _training(self, names: Sequence[str]) -> dict[str, bool]:
-        """Say of each name whether the command's seed puts it into the training set."""
+        """Return for each name whether the command's seed puts it into the training set."""
         drawn = roles(np.array(names), seed=self.seed, train=0.75, val=0.1)
         return dict(zip(names, (drawn == 0).tolist(), strict=True))
 
-    def neighbours(self, kind: str, seed: int) -> Neighbours:
-        """Return two inputs of one kind."""
+    def neighbours(self, pair_type: str, seed: int) -> Neighbours:
+        """Return two inputs of one pair type."""
         if self.level == "edge":
-            return edge_neighbours(self.tables, kind, relation=self.relation, seed=seed)
+            return edge_neighbours(self.tables, pair_type, relation=self.relation, seed=seed)
 
-        # A role is a function of the id, so those of everybody are found at once.
+        # A role is a function of the id, so all roles are computed at once.
         known = self._training(self.tables.ids)
 
         def trains(name: str) -> bool:
@@ -154,7 +160,7 @@ class Case:
 
         return node_neighbours(
             self.tables,
-            kind,
+            pair_type,
             relation=self.relation,
             max_degree=self.max_degree,
             trains=trains,
@@ -168,15 +174,15 @@ class Outcome:
     """What the audit of one pair of neighbours found.
 
     Attributes:
-        kind: which pair.
+        pair_type: which pair.
         who: what they differ in.
         releases: every release in both runs.
-        findings: whatever a reader of the output could tell the two inputs apart by.
+        findings: every difference by which a reader of the output could distinguish the inputs.
         public: facts that differ and that the card lists as public.
         skipped: why the pair does not apply, if so.
     """
 
-    kind: str
+    pair_type: str
     who: str
     releases: tuple[Compared, ...] = ()
     findings: tuple[str, ...] = ()
@@ -196,7 +202,7 @@ class Outcome:
     def to_dict(self) -> dict[str, Any]:
         """Return the outcome as plain values."""
         return {
-            "neighbours": self.kind,
+            "neighbours": self.pair_type,
             "differ_in": self.who,
             "holds": self.holds,
             "findings": list(self.findings),
@@ -228,6 +234,15 @@ class _Ran:
                     found[str(path.relative_to(self.folder))] = path.read_bytes()
         return found
 
+    def names_of(self, person: str | None, file: str) -> frozenset[str] | None:
+        """Return how a file may name a person: by the id, or by the keyed hash of a release."""
+        if person is None:
+            return None
+        release = Path(file).name.partition(".")[0]
+        return frozenset(
+            (person, str(Ledger(self.ledger).pseudonyms(release, np.array([person]))[0]))
+        )
+
     @property
     def card(self) -> PrivacyCard | None:
         path = self.folder / OUT / "card.json"
@@ -238,27 +253,27 @@ def audit_pipeline(
     case: Case,
     run: Run,
     *,
-    kinds: Sequence[str] | None = None,
+    pair_types: Sequence[str] | None = None,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Outcome]:
-    """Run a command on neighbouring files and report everything by which they could be told apart.
+    """Run a command on neighbouring files and report every difference in its output.
 
     Args:
         case: the command and its input.
         run: runs the words of a command and returns its exit code, as
             :func:`gapgnn.cli.main.main` does.
-        kinds: which neighbours; all of them if left out.
+        pair_types: which pairs of neighbours; all of the level if left out.
         seed: of the choice of neighbours; never of noise.
         progress: called with the number of finished pairs and their total.
     """
     check_choice("level", case.level, ("edge", "node"))
-    chosen = list(case.neighbour_kinds if kinds is None else kinds)
-    for kind in chosen:
-        check_choice("neighbours", kind, case.neighbour_kinds)
+    chosen = list(case.pair_types if pair_types is None else pair_types)
+    for pair_type in chosen:
+        check_choice("neighbours", pair_type, case.pair_types)
     outcomes = []
-    for done, kind in enumerate(chosen):
-        pair = case.neighbours(kind, seed)
+    for done, pair_type in enumerate(chosen):
+        pair = case.neighbours(pair_type, seed)
         outcomes.append(_audit_pair(case, run, pair))
         if progress is not None:
             progress(done + 1, len(chosen))
@@ -268,12 +283,15 @@ def audit_pipeline(
 def _audit_pair(case: Case, run: Run, pair: Neighbours) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="gapgnn-audit-") as scratch:
         top = Path(scratch)
+        if case.ledger is None:
+            # One key in all runs, as keyed hashes of ids are compared.
+            case = replace(case, ledger=Path(Ledger.init(top / "ledger.sqlite").path))
         recording = Recording(pair.person, case.interrupt_after)
         first = _execute(case, run, top / "first", pair.first, recording)
         card = first.card
-        if pair.kind == STRICT_KIND and (card is None or card.node_notion != "strict"):
+        if pair.pair_type == VANISHED and (card is None or card.node_notion != "strict"):
             why = "promised by the strict notion only, which this card does not claim"
-            return Outcome(pair.kind, pair.who, skipped=why)
+            return Outcome(pair.pair_type, pair.who, skipped=why)
 
         def replayed(folder: str, *declared: str) -> tuple[Replaying, _Ran]:
             watcher = Replaying(recording, pair.entities)
@@ -301,18 +319,21 @@ def _audit_pair(case: Case, run: Run, pair: Neighbours) -> Outcome:
             *_untrue(card, watcher.compared),
             *more,
         )
-        return Outcome(pair.kind, pair.who, tuple(watcher.compared), findings, (*public, *also))
+        return Outcome(
+            pair.pair_type, pair.who, tuple(watcher.compared), findings, (*public, *also)
+        )
 
 
 def _untrue(card: PrivacyCard | None, compared: Sequence[Compared]) -> list[str]:
-    """Hold what a card says of the edges to the hops that were observed."""
+    """Compare the card's statement about edges with the hops that were observed."""
     if card is None:
         return []
     was_released = any(one.name.startswith("hop ") for one in compared)
-    is_said = card.messages in {card.wording.fill(texts.MESSAGES[one]) for one in texts.IN_HOPS}
+    sent = tuple(card.wording.fill(texts.MESSAGES[one]) for one in texts.IN_HOPS)
+    is_said = card.messages.startswith(sent)
     if is_said and not was_released:
         return [
-            f"card.json: says what travelled along the edges, but no hop was released: "
+            f"card.json: states messages along the edges, but no hop was released: "
             f"{_short(card.messages)}"
         ]
     if was_released and card.edges_unread == "no hop":
@@ -331,19 +352,19 @@ def _events_of(charge: Charge) -> list[Event]:
 
 
 def _uncharged(ran: _Ran, compared: Sequence[Compared]) -> list[str]:
-    """Hold the noise of every release to the events that were charged.
+    """Compare the noise of every release with the events that were charged.
 
-    A release whose noise is that of none of them was not paid for, or was made with other noise.
+    A release whose noise is that of no event was not charged, or was made with other noise.
     """
     events = [event for charge in _charges(ran) for event in _events_of(charge)]
     known = (Gaussian, Laplace, PoissonGaussian, MixtureOfGaussians, LabelResponse)
     if any(not isinstance(event, (*known, RandomisedResponse)) for event in events):
-        # A method from elsewhere has mechanisms of its own.
+        # A method of another package has its own mechanisms.
         return []
     findings: dict[str, None] = {}
     for one in compared:
         if one.mechanism == "edges":
-            # Their noise is in coins, of which a run shows none.
+            # Randomised response: its coins are not observed.
             continue
         if not any(_has_noise_of(one, event) for event in events):
             what = one.name.split(" step ")[0]
@@ -356,7 +377,7 @@ def _has_noise_of(one: Compared, event: Event) -> bool:
     if isinstance(event, LabelResponse):
         return one.mechanism == "labels" and math.isclose(one.scale, event.other)
     if isinstance(event, MixtureOfGaussians):
-        # Counted in clips, of which the sensitivity is several.
+        # In units of the clip; the sensitivity is a multiple of it.
         return one.mechanism == "step" and math.isclose(one.scale, event.noise_multiplier)
     made_by = {Gaussian: ("hop", "other"), PoissonGaussian: ("step",), Laplace: ("number",)}
     noise = getattr(event, "noise_multiplier", math.nan)
@@ -364,12 +385,13 @@ def _has_noise_of(one: Compared, event: Event) -> bool:
 
 
 def _underpriced(ran: _Ran, compared: Sequence[Compared], entities: int) -> list[str]:
-    """Compose what was observed anew, and hold it to the epsilon that was charged.
+    """Compose the observed releases, and compare their epsilon with what was charged.
 
-    The person or link in question moved these releases by so much, under noise of this scale. Each
-    is an event of its own here, without a group or an option, so that nothing rests on how the
-    accountant takes groups apart. Steps of DP-SGD are left out: what remains costs no more. Of
-    several entities that differ each is charged for its part, as in the sensitivity of a release.
+    Each release becomes one event: the distance by which the person or link moved it, under noise
+    of its scale. These events have no group and no option, so the result does not depend on
+    parallel composition. Steps of DP-SGD are left out, which can only lower the result. If the
+    inputs differ in several entities, each is charged for its part, as in the sensitivity of a
+    release.
     """
     charges = _charges(ran)
     if not charges or any(charge.delta is None for charge in charges):
@@ -399,7 +421,7 @@ def _underpriced(ran: _Ran, compared: Sequence[Compared], entities: int) -> list
 
 
 def _cheapest_bound(events: Sequence[Event], delta: float) -> float:
-    """Return an upper bound of what events cost that needs no distributions."""
+    """Return a closed-form upper bound of the epsilon of pure events and Gaussian ones."""
     pure = sum(event.times / event.noise_multiplier for event in events if type(event) is Laplace)
     squares = sum(
         event.times / event.noise_multiplier**2 for event in events if type(event) is Gaussian
@@ -409,13 +431,13 @@ def _cheapest_bound(events: Sequence[Event], delta: float) -> float:
     return pure + gaussian_epsilon(math.sqrt(squares), delta) if delta > 0 else math.inf
 
 
-def _overspent(ran: _Ran, compared: Sequence[Compared], relation: str) -> list[str]:
-    """Hold all hops together to what was charged for them.
+def _overspent(ran: _Ran, compared: Sequence[Compared], relation: Relation) -> list[str]:
+    """Compare the distance of all hops together with what was charged for them.
 
-    Squared shifts of Gaussian noise add up (privacy page, section 3), so hops that moved by their
-    whole sensitivity are as many as the Gaussian events of the charge, and no more. Where roles pay
-    apart, they are those of one role; a record that is exchanged may change its role, and then
-    moves each by half. Roles are drawn anew for every repeat.
+    Squared shifts of Gaussian noise add up (privacy page, section 3). So at most as many hops may
+    move by their whole sensitivity as the charge has Gaussian events. Under parallel composition
+    over roles, these are the events of one role. A record that is replaced may change its role, and
+    then moves the hops of each role by half. Roles are drawn anew for every repeat.
     """
     repeats: dict[str, list[Compared]] = {}
     for one in compared:
@@ -427,13 +449,12 @@ def _overspent(ran: _Ran, compared: Sequence[Compared], relation: str) -> list[s
         for event in _events_of(charge)
         if isinstance(event, Gaussian)
     ]
-    neighbours = parse_relation(relation)
-    cases = worst_cases(charged, relation=neighbours)
+    cases = parallel_compositions(charged, relation=relation)
     findings = []
     for name, hops in repeats.items():
-        # Where somebody changes the role, events have twice the noise: they meet half the distance.
+        # If a record changes its role, events have twice the noise for half the distance.
         if any(
-            _explains(case, hops, len(repeats), 1 if other == neighbours else 2)
+            _explains(case, hops, len(repeats), 1 if other == relation else 2)
             for case, other in cases
         ):
             continue
@@ -447,9 +468,9 @@ def _overspent(ran: _Ran, compared: Sequence[Compared], relation: str) -> list[s
 
 
 def _explains(case: Composition, hops: Sequence[Compared], repeats: int, parts: int) -> bool:
-    """Whether events that were charged together are as many as the hops that moved.
+    """Whether the hops that moved are at most as many as the events that were charged together.
 
-    Which events belong to a hop is told by their noise.
+    Hops and events are matched by their noise multiplier.
     """
     for noise in {one.noise for one in hops}:
         moved = sum((one.observed / one.accounted) ** 2 for one in hops if one.noise == noise)
@@ -508,14 +529,17 @@ def _execute(
     ran = _Ran(folder)
     data = tables.write(folder)
     ledger = folder / "ledger.sqlite"
-    if case.ledger is not None and case.ledger.exists():
+    if isinstance(case.ledger, Path) and case.ledger.exists():
         shutil.copyfile(case.ledger, ledger)
-    Ledger.init(ledger)
+    copy = Ledger.init(ledger)
+    if isinstance(case.ledger, str):
+        copy_ledger(Ledger(case.ledger).store, copy.store)
     ran.ledger, ran.known = ledger, frozenset(charge.id for charge in Ledger(ledger).entries())
     words = [*case.words, *declared, "--json"]
     if case.model is not None:
         shutil.copytree(case.model, folder / MODEL)
-        words += ["--model", MODEL, "--out", PREDICTIONS]
+        # What is charged here is charged to a ledger of the audit's own.
+        words += ["--model", MODEL, "--out", PREDICTIONS, "--charge"]
     else:
         words += ["--out", OUT]
     with _as_process(folder, ledger) as (stdout, stderr):
@@ -559,7 +583,8 @@ def _as_process(folder: Path, ledger: Path) -> Iterator[tuple[io.StringIO, io.St
     os.chdir(folder)
     try:
         with (
-            mock.patch.object(os, "urandom", entropy),
+            # Of this package alone: a library that is imported in one of the runs draws some, too.
+            mock.patch.object(rng, "os", SimpleNamespace(urandom=entropy)),
             mock.patch.dict(os.environ, {"GAPGNN_LEDGER": ledger.name}),
             _without_a_terminal(),
             contextlib.redirect_stdout(stdout),
@@ -572,7 +597,7 @@ def _as_process(folder: Path, ledger: Path) -> Iterator[tuple[io.StringIO, io.St
 
 @contextlib.contextmanager
 def _without_a_terminal() -> Iterator[None]:
-    """Draw no bars in a block: they show how fast a run went, whoever the table holds."""
+    """Draw no progress bars in a block: their timing differs between any two runs."""
     with mock.patch.dict(os.environ):
         for name in _TERMINAL:
             os.environ.pop(name, None)
@@ -585,12 +610,13 @@ def _compare_runs(
     """Return the public facts that differ, and everything else that does."""
     findings: list[str] = []
     if first.exits != second.exits:
-        # Prices are said on the way; why a run ended stands last.
+        # The reason why a run ended is the last line.
         failed = first if first.exits[-1] else second
         said = failed.stderr.strip().rpartition("\n")[2] or "no message"
         findings.append(f"exit status: {first.exits[-1]} and {second.exits[-1]}; {said}")
-    if first.stderr != second.stderr:
-        findings.append(f"messages: {_first_difference(first.stderr, second.stderr)}")
+    messages = _messages(first), _messages(second)
+    if messages[0] != messages[1]:
+        findings.append(f"messages: {_first_difference(*messages)}")
     findings += [f"output: {text}" for text in _json_differences(*map(_output, (first, second)))]
     files = first.files(), second.files()
     for name in sorted(files[0].keys() ^ files[1].keys()):
@@ -606,9 +632,16 @@ def _compare_runs(
         elif name.endswith("card.md") and all(_is_rendered(some, name) for some in files):
             continue
         else:
-            found = _file_differences(name, contents, files, person, declared)
+            of_person = first.names_of(person, name)
+            found = _file_differences(name, contents, files, of_person, declared)
         findings += [f"{name}: {text}" for text in found]
     return public, findings
+
+
+def _messages(ran: _Ran) -> str:
+    """Return what was written to standard error, without the lines that are the curator's."""
+    lines = ran.stderr.splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith(CURATOR_ONLY))
 
 
 def _output(ran: _Ran) -> Any:
@@ -627,6 +660,10 @@ def _card_differences(
 ) -> tuple[list[str], list[str]]:
     """Return what two cards differ in: public facts, and anything else."""
     cards = json.loads(first), json.loads(second)
+    for card in cards:
+        # A hash of the whole ledger under its secret key, which both runs were given.
+        if card["ledger"] is not None:
+            card["ledger"].pop("head")
     public = []
     if cards[0]["node_notion"] != cards[1]["node_notion"]:
         public.append("whether any list is longer than the bound")
@@ -634,7 +671,7 @@ def _card_differences(
             for name in _FROM_NOTION:
                 card.pop(name)
     if declared:
-        # Declared for one run and counted for the other: the numbers themselves must agree.
+        # Declared in one run and counted in the other: the numbers must agree.
         for card in cards:
             card["public"] = [[what, why.split(":")[0]] for what, why in card["public"]]
             card["public"] = [row for row in card["public"] if "order of magnitude" not in row[0]]
@@ -652,7 +689,7 @@ def _file_differences(
     name: str,
     contents: tuple[bytes, bytes],
     files: tuple[dict[str, bytes], dict[str, bytes]],
-    person: str | None,
+    person: frozenset[str] | None,
     declared: Sequence[str],
 ) -> list[str]:
     """Say where two files differ, apart from one person's rows."""
@@ -670,7 +707,7 @@ def _file_differences(
     if person is None:
         return [_first_difference(*contents)]
     if name.endswith(".ids.json"):
-        ids = [[one for one in json.loads(raw) if str(one) != person] for raw in contents]
+        ids = [[one for one in json.loads(raw) if str(one) not in person] for raw in contents]
         return _json_differences(ids[0], ids[1])
     if "/hops/" in name and name.endswith(".safetensors"):
         beside = name.replace(".safetensors", ".ids.json")
@@ -681,18 +718,31 @@ def _file_differences(
         hops = sorted(rows[0].keys() | rows[1].keys())
         differing = [hop for hop in hops if rows[0].get(hop) != rows[1].get(hop)]
         return [f"{hop}: the rows of others differ" for hop in differing]
+    if name.endswith(".parquet"):
+        tables = [_table_of_others(raw, person) for raw in contents]
+        return [] if tables[0] == tables[1] else ["the rows of others differ"]
     if name.endswith(".csv"):
-        mine = person.encode()
+        mine = {name.encode() for name in person}
         lines = [
-            [line for line in raw.splitlines() if line.split(b",", 1)[0].strip(b'"') != mine]
+            [line for line in raw.splitlines() if line.split(b",", 1)[0].strip(b'"') not in mine]
             for raw in contents
         ]
         return [] if lines[0] == lines[1] else ["the rows of others differ"]
     return [_first_difference(*contents)]
 
 
-def _rows_of_others(raw: bytes, ids: list[Any], person: str) -> dict[str, bytes]:
-    keep = np.array([str(one) != person for one in ids])
+def _table_of_others(raw: bytes, person: frozenset[str]) -> list[Any]:
+    """Return the names of columns, and the rows of everybody else."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    table = parquet.read_table(pa.BufferReader(raw))
+    rows = zip(*(table[name].to_pylist() for name in table.column_names), strict=True)
+    return [table.column_names, *(row for row in rows if str(row[0]) not in person)]
+
+
+def _rows_of_others(raw: bytes, ids: list[Any], person: frozenset[str]) -> dict[str, bytes]:
+    keep = np.array([str(one) not in person for one in ids])
     return {hop: rows[keep].tobytes() for hop, rows in tensors_from_bytes(raw).items()}
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from gapgnn.audits.bounds import LEAST_TRIALS, Price, Scores
 from gapgnn.audits.report import Attempt, AuditReport, Check, Options, confirmed
 from gapgnn.errors import check_choice, check_integer, check_number
-from gapgnn.privacy import parse_relation
+from gapgnn.privacy import Relation, Replace, parse_relation
 from gapgnn.privacy.accounting import LabelResponse, Laplace
 from gapgnn.privacy.mechanisms import SafeOrFast, noisy_mean_degree, randomised_labels
 from gapgnn.rng import NoiseKey
@@ -68,15 +68,15 @@ def audit_labels(
     >>> audit_labels(epsilon=2.0, trials=4_000).holds
     True
     """
-    check_choice("relation", relation, RELATIONS)
+    neighbours = parse_relation(check_choice("relation", relation, RELATIONS))
     check_integer("trials", trials, at_least=LEAST_TRIALS)
     if response is None:
         response = LabelResponse.of(epsilon, classes)
-    epsilon = response.pair(parse_relation(relation)).pure_epsilon
-    scores_of = partial(_label_scores, response, relation, noise)
+    epsilon = response.pair(neighbours).pure_epsilon
+    scores_of = partial(_label_scores, response, neighbours, noise)
 
     def attempt(run: Attempt) -> AuditReport:
-        price = _response_price(response.classes, relation)
+        price = _response_price(response.classes, neighbours)
         found = run.run(scores_of, threshold=0.0, price=price)
         return run.conclude(
             {"labels": found},
@@ -95,14 +95,14 @@ def audit_labels(
 
 
 def _label_scores(
-    response: LabelResponse, relation: str, noise: SafeOrFast, worlds: NDArray[np.bool_]
+    response: LabelResponse, relation: Relation, noise: SafeOrFast, worlds: NDArray[np.bool_]
 ) -> Scores:
     """Return statistics of each response: for class 1, and against the neighbouring input."""
-    other = 0 if relation == "replace" else -1
+    other = 0 if relation == Replace() else -1
     responses = _responses(np.where(worlds, 1, other), response, noise)
     is_one, is_none = responses == 1, responses < 0
     # A missing response, or a class that does not occur, would reveal a missing record.
-    against = responses == 0 if relation == "replace" else ~is_one
+    against = responses == 0 if relation == Replace() else ~is_one
     rows = [is_one.astype(float) - against, is_one, is_none, responses == response.classes - 1]
     return np.stack([np.asarray(row, dtype=np.float64) for row in rows])
 
@@ -138,7 +138,7 @@ def _label_checks(response: LabelResponse, trials: int, noise: SafeOrFast) -> li
     ]
 
 
-def _response_price(classes: int, relation: str) -> Price:
+def _response_price(classes: int, relation: Relation) -> Price:
     """Return what a total variation distance costs on the curve of randomised response.
 
     The true class has probability e^epsilon / (e^epsilon + C - 1). Its distance from the response
@@ -147,7 +147,7 @@ def _response_price(classes: int, relation: str) -> Price:
 
     def price(distance: float) -> float:
         most = 1 - 1e-15
-        if relation == "replace":
+        if relation == Replace():
             odds = (1 + min(distance, most) * (classes - 1)) / (1 - min(distance, most))
         else:
             keep = min(distance + 1 / classes, most)
@@ -177,11 +177,11 @@ def audit_mean_degree(
     >>> audit_mean_degree(epsilon=1.0, trials=400).holds
     True
     """
-    check_choice("relation", relation, RELATIONS)
+    neighbours = parse_relation(check_choice("relation", relation, RELATIONS))
     check_number("epsilon", epsilon, above=0, at_most=_MOST_EPSILON)
     check_integer("trials", trials, at_least=LEAST_TRIALS)
-    claimed = Laplace(1 / epsilon).pair(parse_relation(relation)).pure_epsilon
-    scores_of = partial(_degree_scores, epsilon, relation, noise)
+    claimed = Laplace(1 / epsilon).pair(neighbours).pure_epsilon
+    scores_of = partial(_degree_scores, epsilon, neighbours, noise)
 
     def attempt(run: Attempt) -> AuditReport:
         found = run.run(scores_of, threshold=MOST_DOUBLINGS / 2, price=_laplace_price)
@@ -197,12 +197,12 @@ def audit_mean_degree(
 
 
 def _degree_scores(
-    epsilon: float, relation: str, noise: SafeOrFast, worlds: NDArray[np.bool_]
+    epsilon: float, relation: Relation, noise: SafeOrFast, worlds: NDArray[np.bool_]
 ) -> Scores:
     """Return by how many doublings each release exceeds what the other people add up to."""
     count = math.ceil(_ROOM / epsilon)
     others = np.full(count, _LONG)
-    nobody = [0] if relation == "replace" else []
+    nobody = [0] if relation == Replace() else []
     beside = {world: np.append(others, [_LONGEST] if world else nobody) for world in (False, True)}
     scores = [
         _doublings(beside[bool(world)], 2 * count, epsilon, NoiseKey.fresh(), noise)

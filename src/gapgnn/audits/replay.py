@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gapgnn.privacy import Release
+from gapgnn.privacy import Relation, Release, Replace, Unprotected
 from gapgnn.privacy.dpsgd import PoissonBatch
 
 # Sums of others' rows may round otherwise where rows lie in another place.
@@ -77,12 +77,12 @@ class _Watcher:
     def __init__(self, person: str | None, interrupt_after: int | None) -> None:
         self.person = person
         self.interrupt_after = interrupt_after
-        self.relation = ""
+        self.relation: Relation = Unprotected()
         self._ids: tuple[str, ...] = ()
         self._place: dict[str, int] = {}
         self._released = 0
 
-    def begin(self, purpose: str, *, ids: NDArray[Any], level: str, relation: str) -> None:
+    def begin(self, purpose: str, *, ids: NDArray[Any], relation: Relation) -> None:
         """Learn who is who."""
         self.relation = relation
         self._ids = tuple(str(name) for name in ids.tolist())
@@ -236,7 +236,7 @@ class Replaying(_Watcher):
 
     def _limit(self, release: Release) -> float:
         limit = release.sensitivity
-        if release.counts_records and self.relation == "replace":
+        if release.counts_records and self.relation == Replace():
             limit *= 2
         return float(limit * (self._entities if release.measure != "l2" else self._entities**0.5))
 

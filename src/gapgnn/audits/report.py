@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gapgnn.audits.bounds import Price, Scores, Trials, curve_bound, threshold_bound
-from gapgnn.errors import check_number
+from gapgnn.errors import check_integer, check_number
+from gapgnn.privacy import Relation
 from gapgnn.privacy.accounting import (
     Gaussian,
     MixtureOfGaussians,
@@ -142,7 +143,7 @@ class Options(TypedDict, total=False):
 
 def claim(
     template: Gaussian | PoissonGaussian | MixtureOfGaussians,
-    relation: str,
+    relation: Relation,
     epsilon: float,
     delta: float,
     noise_multiplier: float | None,
@@ -243,6 +244,7 @@ def confirmed(
     confidence: float = 0.95,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
+    runs: int = RUNS,
 ) -> AuditReport:
     """Run an audit, again from scratch if it finds a violation, and a third time; report the last.
 
@@ -251,10 +253,12 @@ def confirmed(
     8,000, while a real fault shows up in all of them. The reported bound keeps its confidence:
     where the claim is true, a further run can only take back a wrong bound, and where it is false,
     the last run stands for itself. Exact checks are not left to chance and ask for no second run.
+    With ``runs=1`` the first run is reported: its bound keeps the stated confidence, and no more.
     """
     check_number("confidence", confidence, above=0, below=1)
+    check_integer("runs", runs, at_least=1, at_most=RUNS)
     reports: list[AuditReport] = []
-    while not reports or (len(reports) < RUNS and not reports[-1].bound_holds):
+    while not reports or (len(reports) < runs and not reports[-1].bound_holds):
         rng = experiment_rng(seed, f"audit {mechanism}", len(reports))
         reports.append(attempt(Attempt(mechanism, rng, trials, confidence, progress)))
     if len(reports) == 1:

@@ -1,9 +1,9 @@
 """Audit of the noisy steps of GraphSAGE at node level, where one record is part of many examples.
 
-An example is a node with its in-neighbours, clipped as one. The canary is a record v whose out-list
-names D people. All features of v and of these people lie in one direction: theirs say -1, v's say
-+2, both much longer than the clip. With v in the graph the gradients of the D examples point one
-way with the clipped norm, without v they point the other way, and v's own example comes on top: the
+An example is a node with its in-neighbours, clipped as one. The canary is a record v with D
+out-neighbours. All features of v and of these nodes lie in one direction: theirs are -1, those of v
+are +2, both much longer than the clip. With v in the graph the gradients of the D examples have the
+clipped norm in one direction, without v in the opposite one, and v's own example is added: the
 2 D + 1 clips of the privacy page's section 5.
 
 The shipped estimator trains; only its network is exchanged for one linear map, whose gradient is
@@ -12,7 +12,7 @@ direction of its own, so one training holds as many independent trials as there 
 attacker watches the weights move at every step and adds up the logarithm of the likelihood ratio of
 the two mixtures of Gaussians.
 
-An example more or less is too little for statistics to see, so it is counted as well. With the same
+One example more or less is too small for the statistics, so it is counted as well. With the same
 predictable noise and everybody in the batch, a training with the record and one without it differ
 by exactly what the record moves. Its list is longer than D there. The event must account for that
 distance, for as much of it on average as the sampling rate leaves, and for no more noise than a
@@ -38,7 +38,7 @@ from gapgnn.errors import check_choice, check_integer, check_number
 from gapgnn.graph import Graph
 from gapgnn.methods import EVENT, HOP, NETWORK, GraphSAGE, GraphSAGESettings, Shape
 from gapgnn.nn import ReplicaLinear, Sage
-from gapgnn.privacy import Guarantee, Plan, PublicFacts
+from gapgnn.privacy import AddRemove, Guarantee, Plan, PublicFacts, parse_relation
 from gapgnn.privacy.accounting import Gaussian, MixtureOfGaussians
 from gapgnn.privacy.dpsgd import PrivateTraining, neighbourhood_sensitivity
 from gapgnn.privacy.ledger import scratch_ledger
@@ -52,12 +52,12 @@ GROUPS = 500
 _LENGTH = 10.0
 # Nodes without features: they fill up the training set, whose size is public, and one is for tests.
 _SPARE = 4
-# So small that the loss stays where its slope is constant; the weights' precision is far finer.
+# So small that the gradient of the loss stays constant; the weights' precision is far finer.
 _RATE_OF_LEARNING = 1e-3
 
 
 class _Sum(Sage):
-    """Adds up the features of an example's parts: its gradient is that very sum."""
+    """Adds up the features of an example's parts: its gradient is this sum."""
 
     def __init__(self, replicas: int, num_features: int) -> None:
         nn.Module.__init__(self)
@@ -119,7 +119,7 @@ class _Steps:
         self.moves: list[Tensor] = []
 
     def start(self, phase: str, total: int) -> None:
-        """Begin where the slope of every loss is the same."""
+        """Begin where the gradient of every loss is the same."""
         with torch.no_grad():
             self._weights().zero_()
         self._before = self._weights().clone()
@@ -165,7 +165,7 @@ def audit_subgraphs(
         delta: of the claim.
         steps: DP-SGD steps of one training, rounded to whole epochs.
         sampling_rate: probability of an example to join a batch.
-        max_degree: bound D on every out-list; the canary's has as many entries.
+        max_degree: bound D on every out-degree, and the out-degree of the canary.
         trials: independent canaries.
         noise_multiplier: audit this noise, in units of ``clip (2 D + 1)``, instead; the claim is
             then what it is accounted at.
@@ -176,7 +176,7 @@ def audit_subgraphs(
     >>> audit_subgraphs(epsilon=4.0, steps=4, sampling_rate=0.5, trials=200).holds
     True
     """
-    check_choice("relation", relation, ("add-remove",))
+    neighbours = parse_relation(check_choice("relation", relation, ("add-remove",)))
     check_integer("trials", trials, at_least=LEAST_TRIALS)
     check_integer("max_degree", max_degree, at_least=1)
     check_number("sampling_rate", sampling_rate, above=0, at_most=1)
@@ -184,11 +184,11 @@ def audit_subgraphs(
     groups = min(GROUPS, trials // LEAST_TRIALS * LEAST_TRIALS)
     attack = _Attack(groups, max_degree, max_degree, clip, noise)
     template = attack.planned(check_integer("steps", steps, at_least=1), sampling_rate)
-    multiplier, epsilon = claim(template, relation, epsilon, delta, noise_multiplier)
+    multiplier, epsilon = claim(template, neighbours, epsilon, delta, noise_multiplier)
     check_number("epsilon", epsilon, above=0)
     event = template.scaled(multiplier)
     attack.promise(event, multiplier, delta)
-    checks, price = attack.checks(event), steps_price(event, delta, relation)
+    checks, price = attack.checks(event), steps_price(event, delta, neighbours)
 
     def attempt(run: Attempt) -> AuditReport:
         return run.conclude(
@@ -247,8 +247,7 @@ class _Attack:
             self._graph(np.ones(self.groups, dtype=np.bool_)),
             # The aggregation for predictions is released too; nobody looks at it here.
             (event, Gaussian(multiplier, label=HOP)),
-            level="node",
-            relation="add-remove",
+            relation=AddRemove(),
             delta=delta,
             noise_multiplier=multiplier,
         )
