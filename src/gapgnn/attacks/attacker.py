@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -59,7 +61,7 @@ def rank(scores: ArrayLike, truth: NDArray[np.bool_]) -> Ranking:
     values = np.asarray(scores, dtype=np.float64)
     if truth.all() or not truth.any():
         raise InputError(
-            f"`truth` must have cases of both kinds. Got {int(truth.sum())} of {len(truth)}."
+            f"`truth` must have true and false cases. Got {int(truth.sum())} true of {len(truth)}."
         )
     fpr, tpr, _ = roc_curve(truth, values)
     return Ranking(
@@ -68,6 +70,40 @@ def rank(scores: ArrayLike, truth: NDArray[np.bool_]) -> Ranking:
         # The best point within the allowance: ties are not split.
         float(tpr[fpr <= FALSE_ALARMS].max()),
     )
+
+
+@dataclass(frozen=True)
+class RepeatedResult:
+    """Figures of an attack over independent runs, with those of its control.
+
+    Attributes:
+        attack: its name on the command line.
+        rankings: of the attack, one per run.
+        controls: of the same attacker without the target's answers, one per run; none where such an
+            attacker can only guess.
+        guesses: what guessing reaches, one per run.
+        details: the setting, as plain values.
+    """
+
+    attack: str
+    rankings: tuple[Ranking, ...]
+    controls: tuple[Ranking, ...]
+    guesses: tuple[dict[str, float], ...]
+    details: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON: means over the runs, and the runs."""
+        runs = [asdict(ranking) for ranking in self.rankings]
+        about: dict[str, Any] = {"guessing": _means(self.guesses)}
+        if self.controls:
+            about["control"] = _means([asdict(control) for control in self.controls])
+            for run, control in zip(runs, self.controls, strict=True):
+                run["gain_auc"] = run["auc"] - control.auc
+        return {"attack": self.attack, **_means(runs), **about, "runs": runs, **self.details}
+
+
+def _means(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: float(np.mean([run[name] for run in runs])) for name in runs[0]}
 
 
 class AttackNetwork:

@@ -48,9 +48,9 @@ class LinkResult:
     """Figures of a link attack and of the features-only control.
 
     Attributes:
-        attack: ``link-stealing``, ``linkteller``, ``reconstruction`` or ``own-list``.
+        attack: ``link-stealing``, ``linkteller`` or ``own-neighbours``.
         ranking: of the attack.
-        control: of the same kind of attacker without the target model.
+        control: of the features-only attacker, who has no access to the target model.
         details: the setting and further figures.
     """
 
@@ -109,7 +109,7 @@ def link_stealing_attack(
         seed: of all choices; never of noise.
         callback: watches the steps.
     """
-    check_one_kind(graph)
+    check_one_edge_type(graph)
     check_integer("pairs", pairs, at_least=20)
     check_choice("others", others, OTHERS)
     if itself:
@@ -117,14 +117,16 @@ def link_stealing_attack(
     watcher = callback or Silent()
     watcher.start("attack", 4)
     rng = experiment_rng(seed, "link stealing")
-    graph, drawn = _drawn(graph, pairs, rng, others)
+    graph, drawn = draw_pairs(graph, pairs, rng, others)
     with under_attack(estimator, graph, seed, itself=itself) as model:
         posteriors = answers(model, graph, published=published, own=own)
     watcher.advance("attack")
-    public = _public_rows(graph, seed)
+    public = public_rows(graph, seed)
     watcher.advance("attack")
     known = rng.random(len(drawn.linked)) < 0.5
-    control_rows = _public_pair_rows(graph, public, drawn)
+    control_rows = np.concatenate(
+        [public_pair_rows(graph, drawn), pair_features(public, drawn)], axis=1
+    )
     attack_rows = np.concatenate([control_rows, pair_features(posteriors, drawn)], axis=1)
     control = _supervised(control_rows, drawn, known, seed)
     watcher.advance("attack")
@@ -177,7 +179,7 @@ def linkteller_attack(
         seed: of all choices; never of noise.
         callback: watches the questions.
     """
-    check_one_kind(graph)
+    check_one_edge_type(graph)
     check_integer("nodes", nodes, at_least=3)
     check_number("step", step, above=0)
     check_choice("fresh", fresh, ("auto", "always"))
@@ -192,7 +194,7 @@ def linkteller_attack(
         is_fresh = fresh == "always" or model.level == "none"
         influence = _influence(model, graph, watched, step, watcher, is_fresh=is_fresh)
         epsilon = model.card_.epsilon
-    control = rank(-distances(_public_rows(graph, seed), chosen)["correlation"], chosen.linked)
+    control = rank(-distances(public_rows(graph, seed), chosen)["correlation"], chosen.linked)
     details = {
         "nodes": len(watched),
         "pairs": len(chosen.linked),
@@ -207,64 +209,17 @@ def linkteller_attack(
     return LinkResult("linkteller", ranking, control, details)
 
 
-def reconstruction_attack(
-    estimator: NodeClassifier,
-    graph: Graph,
-    *,
-    nodes: int = 500,
-    itself: bool = False,
-    seed: int = 0,
-    callback: Callback | None = None,
-) -> LinkResult:
-    """Reconstruct the graph among some nodes: the top-scored pairs, as many as there are edges.
-
-    Pairs are scored by the correlation of their posteriors, without any known edge. The control
-    does the same with public labels and a features-only model. Guessing has the precision of the
-    graph's density.
-
-    Args:
-        estimator: the method, level and parameters under attack; it is not changed.
-        graph: the private graph, transductive.
-        nodes: among how many nodes, drawn at random.
-        itself: attack the fitted estimator itself, as it was trained on this graph.
-        seed: of all choices; never of noise.
-        callback: watches the steps.
-    """
-    check_one_kind(graph)
-    check_integer("nodes", nodes, at_least=3)
-    if itself:
-        check_itself(estimator, graph)
-    watcher = callback or Silent()
-    watcher.start("attack", 2)
-    chosen = all_pairs(graph, _watched(graph, nodes, experiment_rng(seed, "reconstruction")))
-    posteriors = _posteriors(estimator, graph, seed, itself=itself)
-    watcher.advance("attack")
-    scores = -distances(posteriors, chosen)["correlation"]
-    control = -distances(_public_rows(graph, seed), chosen)["correlation"]
-    watcher.advance("attack")
-    details = {
-        "precision": _precision_at_edges(scores, chosen.linked),
-        "control_precision": _precision_at_edges(control, chosen.linked),
-        "density": float(chosen.linked.mean()),
-        "nodes": nodes,
-        "links": int(chosen.linked.sum()),
-        **attacked(estimator, graph, chosen.linked, itself=itself),
-    }
-    return LinkResult(
-        "reconstruction", rank(scores, chosen.linked), rank(control, chosen.linked), details
-    )
-
-
-def check_one_kind(graph: Graph) -> None:
-    """Refuse several edge types: which of them a pair is linked by is another question."""
-    if graph.more:
+def check_one_edge_type(graph: Graph) -> None:
+    """Refuse several edge types: a link attack infers whether a pair is linked, not by which."""
+    if graph.more_edge_types:
         raise InputError(
             "`graph` must have one edge type for an attack on links. Got "
             f"{', '.join(graph.edge_type_names)}; attack the edges of one table at a time."
         )
 
 
-def _watched(graph: Graph, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def drawn_nodes(graph: Graph, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return some nodes drawn at random, sorted."""
     if count > graph.num_nodes:
         raise InputError(f"`nodes` must be at most {graph.num_nodes}. Got {count}.")
     return np.sort(rng.permutation(graph.num_nodes)[:count])
@@ -280,9 +235,9 @@ def _edge_ends(graph: Graph, count: int, rng: np.random.Generator) -> NDArray[np
 def _watched_pairs(
     graph: Graph, count: int, rng: np.random.Generator, others: str
 ) -> tuple[Graph, Nodes, Pairs]:
-    """Return the graph to train on, the nodes to watch, sorted, and their pairs to tell apart."""
+    """Return the graph to train on, the nodes to watch, sorted, and the pairs to classify."""
     if others == "all":
-        watched = _watched(graph, count, rng)
+        watched = drawn_nodes(graph, count, rng)
         return graph, watched, all_pairs(graph, watched)
     watched = _edge_ends(graph, count, rng)
     graph, chosen = hold_out(graph, all_pairs(graph, watched), rng)
@@ -330,7 +285,7 @@ def _nudged(graph: Graph, node: int, step: float) -> Graph:
 def _check_itself(
     estimator: NodeClassifier, graph: Graph, others: str, fresh: str = "auto"
 ) -> None:
-    """Refuse to attack a saved model in a way that only a copy can be attacked in."""
+    """Refuse options for a saved model that need a new training or new releases."""
     if others == "held-out":
         raise InputError(
             "`others` must not be held-out for a saved model: edges are held out before training, "
@@ -359,7 +314,7 @@ def under_attack(
 def attacked(
     estimator: NodeClassifier, graph: Graph, linked: NDArray[np.bool_], *, itself: bool
 ) -> dict[str, Any]:
-    """Return what every attack on links tells last: the model, and what guessing would reach."""
+    """Return the details common to all link attacks: the model, and the scores of guessing."""
     return {"itself": itself, "guessing": guessing(linked), **described(estimator, graph)}
 
 
@@ -386,7 +341,7 @@ def answers(
     return labels
 
 
-def _public_rows(graph: Graph, seed: int) -> Rows:
+def public_rows(graph: Graph, seed: int) -> Rows:
     """Return what is known without edges: labels, and a model of features alone."""
     from gapgnn.methods import MLP
 
@@ -397,8 +352,14 @@ def _public_rows(graph: Graph, seed: int) -> Rows:
     return np.concatenate([posteriors, labels], axis=1)
 
 
-def _public_pair_rows(graph: Graph, public: Rows, pairs: Pairs) -> Rows:
-    """Return what the features-only attacker reads about a pair."""
+def public_pair_rows(graph: Graph, pairs: Pairs) -> Rows:
+    """Return what the features of both ends of a pair are together: product, cosine, size.
+
+    >>> graph = Graph.from_arcs([0], [1], num_nodes=2, features=np.array([[3.0, 4.0], [3.0, 4.0]]))
+    >>> pairs = Pairs(np.array([0]), np.array([1]), np.array([True]))
+    >>> public_pair_rows(graph, pairs)[0].round(6).tolist()
+    [25.0, 1.0, 10.0]
+    """
     left, right = (sp.csr_array(graph.features[part]) for part in (pairs.first, pairs.second))
 
     def product(some: sp.csr_array, other: sp.csr_array) -> Rows:
@@ -407,19 +368,20 @@ def _public_pair_rows(graph: Graph, public: Rows, pairs: Pairs) -> Rows:
     shared = product(left, right)
     sizes = [np.sqrt(product(part, part)) for part in (left, right)]
     cosine = shared / (sizes[0] * sizes[1] + 1e-12)
-    plain = np.stack([shared, cosine, sizes[0] + sizes[1]], axis=1)
-    return np.concatenate([plain, pair_features(public, pairs)], axis=1)
+    return np.stack([shared, cosine, sizes[0] + sizes[1]], axis=1)
 
 
-def _drawn(graph: Graph, count: int, rng: np.random.Generator, others: str) -> tuple[Graph, Pairs]:
-    """Return the graph to train on and the pairs to tell apart."""
+def draw_pairs(
+    graph: Graph, count: int, rng: np.random.Generator, others: str
+) -> tuple[Graph, Pairs]:
+    """Return the graph to train on and the pairs to classify."""
     if others == "held-out":
         return held_out_pairs(graph, count, rng)
     return graph, sample_pairs(graph, count, rng, others=others)
 
 
 def _unsupervised(posteriors: Rows, public: Rows, pairs: Pairs) -> dict[str, Any]:
-    """Return what each distance alone tells, of the posteriors and of what is public."""
+    """Return the ranking metrics of each distance, for posteriors and for public rows."""
     found, control = (
         {name: asdict(rank(-far, pairs.linked)) for name, far in distances(rows, pairs).items()}
         for rows in (posteriors, public)
@@ -431,14 +393,6 @@ def _unsupervised(posteriors: Rows, public: Rows, pairs: Pairs) -> dict[str, Any
 def _supervised(rows: Rows, pairs: Pairs, known: NDArray[np.bool_], seed: int) -> Ranking:
     network = AttackNetwork(seed=seed, epochs=40).fit(rows[known], pairs.linked[known])
     return rank(network.score(rows[~known]), pairs.linked[~known])
-
-
-def _precision_at_edges(scores: Rows, linked: NDArray[np.bool_]) -> float:
-    """Return the share of true edges among as many top-scored pairs as there are edges."""
-    count = int(linked.sum())
-    if count == 0:
-        return 0.0
-    return float(linked[np.argsort(-scores, kind="stable")[:count]].mean())
 
 
 @dataclass(frozen=True)
@@ -461,7 +415,7 @@ def sample_pairs(
 
     Args:
         graph: the private graph.
-        count: of either kind.
+        count: of connected and of unconnected pairs, at most.
         rng: of the experiment.
         others: how the ends of unconnected pairs are drawn: ``degree``, in proportion to their
             degree, so that the degree carries no information; or ``uniform``.

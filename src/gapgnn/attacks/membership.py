@@ -384,7 +384,7 @@ def lira_attack(
     halved = random_split(graph, seed=seed, train=0.5, val=0.05 if epoch == "best" else 0.0)
     with copied(estimator, repeats=models, split="fresh", seed=seed) as model:
         model._keeps_repeats = True
-        model.fit(halved, callback=callback)
+        model.fit(halved, callback=callback or Silent())
     scores, splits = model._repeats
     confidences = _confidences(scores, halved.labels)
     ratios = likelihood_ratios(confidences, splits.train)

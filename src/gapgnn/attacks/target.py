@@ -21,6 +21,7 @@ from gapgnn.errors import InputError
 from gapgnn.graph import Graph
 from gapgnn.methods import Releases, check_trained_on
 from gapgnn.privacy.ledger import scratch_ledger
+from gapgnn.training import Callback, Silent
 
 if TYPE_CHECKING:
     from gapgnn.methods import NodeClassifier
@@ -35,7 +36,9 @@ def copied(estimator: NodeClassifier, **changes: Any) -> Iterator[NodeClassifier
 
 
 @contextmanager
-def fitted(estimator: NodeClassifier, graph: Graph, **changes: Any) -> Iterator[NodeClassifier]:
+def fitted(
+    estimator: NodeClassifier, graph: Graph, *, callback: Callback | None = None, **changes: Any
+) -> Iterator[NodeClassifier]:
     """Fit a copy of an estimator on a graph, with a throw-away ledger.
 
     Parameters that do nothing on this graph, which is often another one than the estimator was made
@@ -50,7 +53,9 @@ def fitted(estimator: NodeClassifier, graph: Graph, **changes: Any) -> Iterator[
     with copied(estimator, **changes) as model:
         defaults = {field.name: field.default for field in fields(model)}
         unused = model.unused_parameters(graph)
-        yield model.set_params(**{name: defaults[name] for name in unused}).fit(graph)
+        yield model.set_params(**{name: defaults[name] for name in unused}).fit(
+            graph, callback=callback or Silent()
+        )
 
 
 def check_itself(model: NodeClassifier, graph: Graph) -> None:

@@ -22,7 +22,7 @@ from gapgnn.attacks.links import (
     Pairs,
     answers,
     attacked,
-    check_one_kind,
+    check_one_edge_type,
     sample_pairs,
     under_attack,
 )
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gapgnn.methods import NodeClassifier
 
 
-def own_list_attack(
+def own_neighbours_attack(
     estimator: NodeClassifier,
     graph: Graph,
     *,
@@ -64,7 +64,7 @@ def own_list_attack(
         seed: of all choices; never of noise.
         callback: watches the steps.
     """
-    check_one_kind(graph)
+    check_one_edge_type(graph)
     check_integer("pairs", pairs, at_least=20)
     _check_released(estimator, graph)
     if itself:
@@ -91,7 +91,7 @@ def own_list_attack(
         **attacked(estimator, graph, drawn.linked, itself=itself),
     }
     control = Ranking(**guessing(drawn.linked))
-    return LinkResult("own-list", rank(scores, drawn.linked), control, details)
+    return LinkResult("own-neighbours", rank(scores, drawn.linked), control, details)
 
 
 def _check_released(estimator: NodeClassifier, graph: Graph) -> None:
