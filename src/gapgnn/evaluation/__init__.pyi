@@ -1,5 +1,14 @@
 from .folds import CrossValidation as CrossValidation
 from .folds import Fold as Fold
 from .folds import cross_validate as cross_validate
+from .metrics import INTERVAL_REPEATS as INTERVAL_REPEATS
 from .metrics import bootstrap_interval as bootstrap_interval
 from .metrics import paired_test as paired_test
+from .metrics import shown_interval as shown_interval
+from .simulation import FEATURES_ONLY as FEATURES_ONLY
+from .simulation import FIGURES as FIGURES
+from .simulation import NOT_PRIVATE as NOT_PRIVATE
+from .simulation import SimulatedRow as SimulatedRow
+from .simulation import Simulation as Simulation
+from .simulation import declared_delta as declared_delta
+from .simulation import simulate as simulate

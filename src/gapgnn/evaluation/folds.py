@@ -129,7 +129,7 @@ def cross_validate(
         folds: how many.
         metrics: which figures to list; each fold knows all of them.
         val: share of those outside a fold that validate.
-        callback: told about the progress of every fold.
+        callback: watches the progress of every fold.
         curator_only: as in ``fit``, at level none.
 
     >>> from gapgnn import MLP
@@ -221,7 +221,6 @@ def _together(graph: Graph, prices: Sequence[Guarantee]) -> Guarantee:
     return Guarantee.of_events(
         graph,
         [event for price in prices for event in price.events],
-        level=prices[0].level,
         relation=prices[0].relation,
         delta=prices[0].delta,
         noise_multiplier=None,

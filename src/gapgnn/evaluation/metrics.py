@@ -12,6 +12,8 @@ from gapgnn.errors import InputError
 from gapgnn.rng import experiment_rng
 
 BOOTSTRAP_SAMPLES = 1_000
+# Resamples of fewer values hardly differ from each other: their interval would be far too short.
+INTERVAL_REPEATS = 5
 # Up to this many repeats all sign flips are enumerated; above, so many are drawn.
 _EXACT_REPEATS = 14
 _DRAWN_FLIPS = 20_000
@@ -32,6 +34,21 @@ def bootstrap_interval(values: Sequence[float], *, seed: int = 0) -> tuple[float
     means = sample[_resamples(len(sample), seed)].mean(axis=1)
     low, high = np.percentile(means, [2.5, 97.5])
     return float(low), float(high)
+
+
+def shown_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return the 95 % bootstrap interval of the mean; None for fewer than five values.
+
+    The bootstrap of two or three values is too short by a factor of two and more, so pages, tables
+    and commands show none there.
+
+    >>> shown_interval([0.70, 0.72, 0.74]) is None
+    True
+    >>> low, high = shown_interval([0.70, 0.71, 0.72, 0.73, 0.74])
+    >>> 0.70 < low < high < 0.74
+    True
+    """
+    return None if len(values) < INTERVAL_REPEATS else bootstrap_interval(values)
 
 
 @lru_cache(maxsize=8)

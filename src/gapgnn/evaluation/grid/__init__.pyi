@@ -1,11 +1,13 @@
 from .executors import Executor as Executor
 from .executors import local_executor as local_executor
+from .plans import ATTACKS as ATTACKS
 from .plans import EXPERIMENTS as EXPERIMENTS
 from .plans import LEVELS as LEVELS
 from .plans import METHODS as METHODS
 from .plans import Configuration as Configuration
 from .plans import plan as plan
 from .plans import title_of as title_of
+from .plans import with_paper_delta as with_paper_delta
 from .records import FIGURES as FIGURES
 from .records import Record as Record
 from .records import Store as Store

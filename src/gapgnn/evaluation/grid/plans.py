@@ -34,7 +34,8 @@ class Configuration:
         relation: ``auto`` or one of the level's.
         delta: stated, as published tables do; None is ``auto``.
         parameters: constructor parameters beside these.
-        attack: options of the membership attack; None where accuracy is measured.
+        attack: options of the attack, and its name under ``attack`` if it is not the membership
+            attack; None where accuracy is measured.
     """
 
     experiment: str
@@ -52,9 +53,19 @@ class Configuration:
         """What is measured."""
         return "test_accuracy" if self.attack is None else "auc"
 
+    @property
+    def attack_name(self) -> str:
+        """The attack, as the command line calls it."""
+        return str((self.attack or {}).get("attack", "membership"))
+
+    @property
+    def attack_options(self) -> dict[str, Any]:
+        """What is set of the attack otherwise than by default."""
+        return {name: value for name, value in (self.attack or {}).items() if name != "attack"}
+
     def seconds(self, *, arcs: int, repeats: int) -> float:
         """Return how long it may take on a graph of so many arcs, by a few measured times."""
-        times = _ROWS[self.method].seconds
+        times = _row_of(self.method).seconds
         # A method that is free at edge level takes as long at level none.
         each = times.get(self.level, times.get("edge", 0.0))
         each *= 1.0 if self.attack is None else _ATTACK_FACTOR
@@ -98,6 +109,8 @@ _ROWS = {
     "node-label-gap own record": _Row("NodeLabelGAP", {"node": 0.5}, {"own": "record"}),
 }
 METHODS = tuple(_ROWS)
+# Of a method of another package nothing was measured.
+_UNKNOWN_SECONDS = 1.0
 LEVELS = ("none", "edge", "node")
 # At edge level these release nothing: one reads no edge, the other its own person's list alone.
 _FREE = (("mlp", "edge"), ("vote", "edge"))
@@ -147,8 +160,51 @@ _DESIGNS = {
         NODE_EPSILONS,
         others={"progap": _ATTACKED, "label-gap": ("none",), "node-label-gap": ("node",)},
     ),
+    # Labels are private at node level only, links of others at edge level as well.
+    "label-inference": _Design(
+        {"gap": _ATTACKED, "label-gap": ("none",), "node-label-gap": ("node",), "mlp": _ATTACKED},
+        (),
+        NODE_EPSILONS,
+        others={"progap": _ATTACKED, "sage": _ATTACKED},
+    ),
+    "inductive-links": _Design(
+        {"gap": ("none", "edge"), "label-gap": ("none", "edge")},
+        (1.0, 4.0, 8.0),
+        others={"progap": ("none", "edge"), "sage": ("none",)},
+    ),
+    "reconstruction": _Design(
+        {"gap": ("none", "edge"), "label-gap": ("none", "edge")},
+        (1.0, 4.0, 8.0),
+        others={"progap": ("none", "edge"), "sage": ("none",)},
+    ),
 }
+# Experiments that measure the AUC of an attack.
+ATTACKS = ("membership", "label-inference", "inductive-links", "reconstruction")
 EXPERIMENTS = tuple(_DESIGNS)
+
+
+def _row_of(method: str) -> _Row:
+    """Return a row of this package, or that of a method of another one."""
+    from gapgnn.methods import method_class
+
+    if method in _ROWS:
+        return _ROWS[method]
+    found = method_class(method)
+    return _Row(found.__name__, dict.fromkeys(found.levels, _UNKNOWN_SECONDS))
+
+
+def _methods_of(experiment: str) -> dict[str, tuple[str, ...]]:
+    """Return the methods that an experiment runs if none is named, with their levels.
+
+    Installed methods of other packages are rows of the experiments that have every method.
+    """
+    from gapgnn.methods import methods
+
+    design = _DESIGNS[experiment]
+    if design.methods is not _EVERY:
+        return dict(design.methods)
+    added = [name for name in methods() if name not in _ROWS]
+    return {**_EVERY, **{name: tuple(_row_of(name).seconds) for name in added}}
 
 
 def title_of(method: str) -> str:
@@ -157,8 +213,11 @@ def title_of(method: str) -> str:
     >>> title_of("label-gap"), title_of("node-label-gap own record")
     ('LabelGAP', 'NodeLabelGAP own record')
     """
+    from gapgnn.methods import methods
+
     name, *setting = method.split(" ", 1)
-    return " ".join([_ROWS[name].title if name in _ROWS else name, *setting])
+    known = name in _ROWS or name in methods()
+    return " ".join([_row_of(name).title if known else name, *setting])
 
 
 def plan(
@@ -175,7 +234,8 @@ def plan(
 
     Args:
         experiment: one of ``EXPERIMENTS``.
-        methods: names of rows; a hyphen may stand for the space of ``node-label-gap own record``.
+        methods: names of rows, those of installed packages among them; a hyphen may stand for the
+            space of ``node-label-gap own record``.
         levels: those of them that are wanted; all of the experiment if left out.
         epsilons: instead of the paper's, for every private row.
         relation: for the rows of the level it belongs to; ``directed`` is the paper's at edge
@@ -194,12 +254,12 @@ def plan(
     check_choice("experiment", experiment, EXPERIMENTS)
     check_choice("relation", relation, ("auto", *RELATIONS))
     design = _DESIGNS[experiment]
-    names = tuple(design.methods)
+    by_name = {**_methods_of(experiment), **design.others}
+    names = tuple(_methods_of(experiment))
     if methods is not None:
-        names = tuple(dict.fromkeys(_known(name, design, experiment) for name in methods))
+        names = tuple(dict.fromkeys(_known(name, tuple(by_name), experiment) for name in methods))
     wanted = LEVELS if levels is None else [check_choice("levels", one, LEVELS) for one in levels]
     budgets = None if epsilons is None else [check_number("epsilons", e, above=0) for e in epsilons]
-    by_name = {**design.methods, **design.others}
     bases = [
         _without_budget(name, level, experiment, relation, deltas or {})
         for name in names
@@ -220,6 +280,8 @@ def plan(
         for price, values in itertools.product(prices, itertools.product(*design.sweep.values())):
             swept: dict[str, Any] = dict(zip(design.sweep, values, strict=True))
             rows.append(replace(base, epsilon=price, parameters={**base.parameters, **swept}))
+    if experiment in ATTACKS[1:]:
+        return [replace(row, attack={"attack": experiment}) for row in rows]
     if experiment != "membership":
         return rows
     return [
@@ -247,8 +309,25 @@ def _without_budget(
         epsilon=0.0 if (method, level) in _FREE else None,
         relation=relation if relation in RELATIONS_OF_LEVEL[level] else "auto",
         delta=None if (method, level) in _PURE else deltas.get(level),
-        parameters=dict(_ROWS[method].parameters),
+        parameters=dict(_row_of(method).parameters),
     )
+
+
+def with_paper_delta(configuration: Configuration, *, arcs: int, nodes: int) -> Configuration:
+    """Return a private row with delta as published: the power of ten below 1 / entities.
+
+    The entities are arcs at edge level, where the paper's relation is ``directed``, and nodes at
+    node level. A row that holds at delta 0 stays as it is.
+
+    >>> row = plan("accuracy", methods=["gap"], levels=["node"])[0]
+    >>> with_paper_delta(row, arcs=2_117_924, nodes=26_406).delta
+    1e-05
+    """
+    entities = {"edge": arcs, "node": nodes}.get(configuration.level)
+    is_pure = (configuration.method, configuration.level) in _PURE
+    if entities is None or is_pure or not configuration.epsilon:
+        return configuration
+    return replace(configuration, delta=float(f"1e-{len(str(entities))}"))
 
 
 def candidates(configuration: Configuration) -> list[Configuration]:
@@ -280,9 +359,8 @@ def candidates(configuration: Configuration) -> list[Configuration]:
     ]
 
 
-def _known(name: str, design: _Design, experiment: str) -> str:
+def _known(name: str, allowed: Sequence[str], experiment: str) -> str:
     """Return the row somebody means, or name the nearest one this experiment has."""
-    allowed = (*design.methods, *design.others)
     spellings = {_plain(known): known for known in allowed}
     if _plain(name) in spellings:
         return spellings[_plain(name)]

@@ -159,23 +159,23 @@ class Record:
 
     @property
     def own(self) -> str:
-        """What a prediction reads of its own person without noise, where that is a question.
+        """What a prediction reads of the node's own record without noise, where that differs.
 
-        At edge level features are public, and only an own list is told.
+        At edge level features are public, so only the node's own neighbours are named.
         """
         found = self.extra.get("own") or self.parameters.get("own")
         return str(found or ("features" if self.level == "node" else ""))
 
     @property
     def is_joint(self) -> bool:
-        """Whether own lists are read: another promise, for each person's own eyes."""
+        """Whether predictions read the node's own neighbours (joint differential privacy)."""
         return self.own == "record"
 
     @property
     def notion(self) -> str:
-        """What a withdrawn person takes along at node level: the own record, or every mention.
+        """What is removed with a person at node level: the own record, or also links to them.
 
-        Whatever reads no list at all has nothing to say about mentions.
+        A method that reads no adjacency list has no notion.
         """
         if self.level != "node":
             return ""

@@ -14,7 +14,7 @@ from gapgnn.errors import GapgnnError, InputError, check_choice
 from gapgnn.evaluation.grid.executors import Executor, local_executor
 from gapgnn.evaluation.grid.plans import candidates
 from gapgnn.evaluation.grid.records import CANDIDATE, Record, Store
-from gapgnn.evaluation.grid.tasks import Attack, Task, content_key, perform
+from gapgnn.evaluation.grid.tasks import Task, content_key, perform
 
 SELECTIONS = ("fixed", "validation")
 
@@ -63,8 +63,9 @@ class Row:
         self.parts = [task]
         if select == "validation":
             if task.configuration.attack is not None:
+                name = task.configuration.experiment
                 raise InputError(
-                    "`select` must be fixed for the experiment membership: an attack has no "
+                    f"`select` must be fixed for the experiment {name}: an attack has no "
                     "validation accuracy to choose by. Got 'validation'."
                 )
             self.parts = [task.with_configuration(one) for one in candidates(task.configuration)]
@@ -148,7 +149,6 @@ def run_grid(
     rows: Sequence[Row],
     store: Store,
     *,
-    attack: Attack | None = None,
     executor: Executor | None = None,
     watcher: Watcher | None = None,
 ) -> Summary:
@@ -160,9 +160,8 @@ def run_grid(
     Args:
         rows: what is wanted.
         store: where results are and go.
-        attack: the membership attack, where the grid has such rows.
         executor: who does the tasks; left out: this process.
-        watcher: is told about progress.
+        watcher: watches the progress.
     """
     start = time.perf_counter()
     store.prepare()
@@ -178,7 +177,7 @@ def run_grid(
     waiting = _settle(waiting, known, store)
     if watcher is not None:
         watcher.start(missing)
-    function = functools.partial(_attempt, function=functools.partial(perform, attack=attack))
+    function = functools.partial(_attempt, function=perform)
     # Closing the generator ends whatever still runs, on Ctrl-C as well as on an error.
     with closing((executor or local_executor())(function, missing)) as results:
         for task, result in results:

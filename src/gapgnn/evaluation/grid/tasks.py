@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import shlex
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gapgnn import __version__
-from gapgnn.errors import DataError, InputError
+from gapgnn.errors import DataError
 from gapgnn.evaluation.grid.plans import Configuration
 from gapgnn.evaluation.grid.records import Record
 
@@ -34,7 +35,10 @@ if TYPE_CHECKING:
 
 Attack = Callable[..., Any]
 # What an attack reports of how it was made.
-_SETTING = ("setting", "epoch", "shadows", "shadow_per_class", "target_per_class")
+_SETTING = (
+    *("setting", "epoch", "shadows", "shadow_per_class", "target_per_class"),
+    *("targets", "share", "pairs", "nodes", "others", "published"),
+)
 # Computed from labels without noise: not covered by a promise about whole people.
 _FROM_LABELS = ("runs", "metrics", "validation_runs")
 
@@ -103,9 +107,9 @@ class Task:
         configuration = self.configuration
         words = ["gapgnn", "train", configuration.estimator]
         if configuration.attack is not None:
-            words[1:] = ["attack", "membership", configuration.estimator]
+            words[1:] = ["attack", configuration.attack_name, configuration.estimator]
             words += ["--runs", str(self.repeats)]
-            words += _option_words(configuration.attack)
+            words += _option_words(configuration.attack_options)
         options = {**configuration.constructor(), **self._noise_options(), "seed": self.seed}
         if configuration.attack is None:
             options["repeats"] = self.repeats
@@ -138,8 +142,10 @@ class Task:
 
 
 @functools.cache
-def code_version(metric: str) -> str:
+def code_version(metric: str, method: str = "gap") -> str:
     """Return the version under which results of a metric are kept; changed code is run again.
+
+    Results of a method of another package also depend on the files of that package.
 
     >>> code_version("auc") == code_version("auc") != code_version("test_accuracy")
     True
@@ -147,12 +153,30 @@ def code_version(metric: str) -> str:
     root = Path(__file__).resolve().parent.parent.parent
     digest = hashlib.sha256()
     for part in (*_PARTS, *_OF_METRIC[metric]):
-        place = root / part
-        for path in [place] if place.is_file() else sorted(place.rglob("*.py")):
-            content = path.read_bytes()
-            name = path.relative_to(root).as_posix()
-            digest.update(f"{name} {len(content)}\n".encode() + content)
+        _update(digest, root, root / part)
+    outside = _package_of(method)
+    if outside is not None:
+        _update(digest, outside.parent, outside)
     return f"{__version__}+{digest.hexdigest()[:12]}"
+
+
+def _update(digest: hashlib._Hash, root: Path, place: Path) -> None:
+    """Add the source files at a place, by their names below the root."""
+    for path in [place] if place.is_file() else sorted(place.rglob("*.py")):
+        content = path.read_bytes()
+        name = path.relative_to(root).as_posix()
+        digest.update(f"{name} {len(content)}\n".encode() + content)
+
+
+def _package_of(method: str) -> Path | None:
+    """Return where the package of another author's method is; None for a method of this package."""
+    from gapgnn.methods import method_class
+
+    top = method_class(method).__module__.partition(".")[0]
+    file = getattr(sys.modules[top], "__file__", None)
+    if top == "gapgnn" or file is None:
+        return None
+    return Path(file).parent if Path(file).name == "__init__.py" else Path(file)
 
 
 def content_key(**content: Any) -> str:
@@ -169,17 +193,15 @@ def perform(task: Task, *, attack: Attack | None = None) -> Record:
 
     Args:
         task: what to do.
-        attack: :func:`gapgnn.attacks.membership.membership_attack`, for tasks that are attacks.
+        attack: in place of the one that the task names.
     """
     graph = _graph(task)
     start = time.perf_counter()
     with _callback(task) as callback:
         if task.configuration.attack is None:
             found = _accuracy(task, graph, callback)
-        elif attack is None:
-            raise InputError("`attack` must be given for the experiment membership. Got none.")
         else:
-            found = _membership(task, graph, attack, callback)
+            found = _attacked(task, graph, attack or _attack_of(task.configuration), callback)
     configuration = task.configuration
     return Record(
         key=task.key,
@@ -216,7 +238,7 @@ def _accuracy(task: Task, graph: Graph, callback: Callback) -> dict[str, Any]:
     has_validation = bool(splits.val.any(axis=1).all())
     card = model.card_
     return {
-        "relation": card.relation,
+        "relation": card.relation.name,
         "delta": card.delta,
         "runs": tuple(model.repeat_scores_),
         "noise_multiplier": card.noise_multiplier,
@@ -240,15 +262,28 @@ def _accuracy(task: Task, graph: Graph, callback: Callback) -> dict[str, Any]:
     }
 
 
-def _membership(task: Task, graph: Graph, attack: Attack, callback: Callback) -> dict[str, Any]:
+def _attack_of(configuration: Configuration) -> Attack:
+    """Return the function of the attack that a configuration names."""
+    from gapgnn.attacks import inductive, label_inference, membership, reconstruction
+
+    attacks: dict[str, Attack] = {
+        "membership": membership.membership_attack,
+        "label-inference": label_inference.label_inference_attack,
+        "inductive-links": inductive.inductive_link_attack,
+        "reconstruction": reconstruction.reconstruction_attack,
+    }
+    return attacks[configuration.attack_name]
+
+
+def _attacked(task: Task, graph: Graph, attack: Attack, callback: Callback) -> dict[str, Any]:
     """Attack models of this configuration; the promise is the one they are trained under."""
     from gapgnn.graph import Wording
     from gapgnn.methods import choose_device
-    from gapgnn.privacy import auto_delta, protected_entities, resolve_relation
+    from gapgnn.privacy import EntityCounts, auto_delta, resolve_relation
     from gapgnn.privacy.card import promise
 
     configuration = task.configuration
-    setting = dict(configuration.attack or {})
+    setting = configuration.attack_options
     result = attack(
         task.estimator(),
         graph,
@@ -261,20 +296,21 @@ def _membership(task: Task, graph: Graph, attack: Attack, callback: Callback) ->
     relation = resolve_relation(level, configuration.relation, is_directed=graph.is_directed)
     delta = None
     if level != "none":
-        edges = graph.num_arcs if relation == "directed" else graph.num_edges
-        entities = protected_entities(level, graph.num_nodes, edges)
-        delta = configuration.delta or auto_delta(entities)
+        delta = configuration.delta or auto_delta(EntityCounts.of(graph).protected(relation))
     return {
-        "relation": relation,
+        "relation": relation.name,
         "delta": delta,
         "runs": tuple(float(run["auc"]) for run in result["runs"]),
         "noise_multiplier": None,
         "events": (),
-        "guarantee": Wording().fill(promise(level, relation, configuration.epsilon, delta)),
+        "guarantee": Wording().fill(promise(relation, configuration.epsilon, delta)),
         "device": str(choose_device(task.device)),
         "extra": {
             "noise": task.noise,
-            "attack": {**{name: result[name] for name in _SETTING if name in result}, **setting},
+            "attack": {
+                **{name: result[name] for name in _SETTING if name in result},
+                **(configuration.attack or {}),
+            },
             "attack_runs": [
                 {name: float(value) for name, value in run.items()} for run in result["runs"]
             ],

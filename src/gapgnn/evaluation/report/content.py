@@ -13,10 +13,18 @@ from typing import Any
 from gapgnn.evaluation import bootstrap_interval, paired_test
 from gapgnn.evaluation.grid import FIGURES, Record
 from gapgnn.evaluation.report.findings import Attack, Audit
-from gapgnn.evaluation.report.plots import best_known, headlined, order, setting, shown, unique
+from gapgnn.evaluation.report.plots import (
+    best_known,
+    headlined,
+    order,
+    setting,
+    shown,
+    small,
+    unique,
+)
 from gapgnn.evaluation.report.tables import SIGNIFICANCE, cell_of, price
 from gapgnn.graph import Wording
-from gapgnn.privacy import links_of
+from gapgnn.privacy import links_of, parse_relation
 from gapgnn.privacy.card import texts as texts
 
 # The experiments that vary nothing but the method and the budget.
@@ -141,7 +149,7 @@ def _against_no_graph(best: Record, rows: Sequence[Record]) -> str:
 
 
 def _is_better(one: Record, other: Record) -> bool:
-    """Tell whether a row is better by more than chance: paired over repeats, or by intervals."""
+    """Whether a row is significantly better: by a paired test over repeats, or by intervals."""
     if one.mean <= other.mean:
         return False
     enough = len(one.runs) == len(other.runs) >= 6 and one.seed == other.seed
@@ -156,10 +164,11 @@ def _how(record: Record) -> str:
     if record.epsilon is None:
         return shown(record)
     words = [shown(record), f"ε\u00a0=\u00a0{price(record.epsilon)}"]
+    words.append(f"δ\u00a0=\u00a0{small(record.delta or 0.0)}")
     if record.level == "node":
         words += [f"own {record.own}", f"notion {record.notion}"]
     elif record.is_joint:
-        words.append("reads own lists")
+        words.append("reads own neighbours")
     return ", ".join(words)
 
 
@@ -179,7 +188,8 @@ def checked(records: Sequence[Record], audits: Sequence[Audit]) -> list[dict[str
             if (r.dataset, r.level, shown(r), r.epsilon) == (dataset, level, method, epsilon)
             and r.relation == relation
         ]
-        attack = best_known([r for r in same if r.metric == "auc"], key=lambda r: r.metric)
+        attacked = [r for r in same if r.experiment == "membership" and r.metric == "auc"]
+        attack = best_known(attacked, key=lambda r: r.metric)
         found = _audits_of([r for r in same if r.experiment in COMPARED], audits)
         if attack or found:
             # From the experiments that vary nothing else.
@@ -204,9 +214,9 @@ def checked(records: Sequence[Record], audits: Sequence[Audit]) -> list[dict[str
 
 
 def _audits_of(records: Sequence[Record], audits: Sequence[Audit]) -> tuple[Audit, ...]:
-    """Return the audits of a row's mechanisms at its very noise, or else at its budget.
+    """Return the audits of a row's mechanisms at the same noise, or else at the same budget.
 
-    At node level the hops have only a part of the budget, so there the noise has to be the same.
+    At node level the hops have only a part of the budget, so there the noise must be equal.
     """
     found: list[Audit] = []
     for mechanism, methods in AUDITED.items():
@@ -271,30 +281,30 @@ def event_words(event: Mapping[str, Any]) -> str:
     >>> event_words({"event": "RandomisedResponse", "drop": 0.1, "add": 0.001, "count": 1})
     'randomised response, an edge is dropped with probability 0.1 and added with 0.001'
     """
-    kind, values = str(event.get("event", "event")), dict(event)
+    event_type, values = str(event.get("event", "event")), dict(event)
     label = f"{values['label']}: " if values.get("label") else ""
     noise = f"noise multiplier {_short(values.get('noise_multiplier'))}"
     times = values.get("count", 1)
     many = "" if times == 1 else f"{times} x "
-    if kind in ("Gaussian", "Laplace"):
-        return f"{label}{many}{kind}, {noise}"
-    if kind == "PoissonGaussian":
+    if event_type in ("Gaussian", "Laplace"):
+        return f"{label}{many}{event_type}, {noise}"
+    if event_type == "PoissonGaussian":
         rate = _short(values.get("sampling_rate"))
         return f"{label}{values.get('steps')} DP-SGD steps at sampling rate {rate}, {noise}"
-    if kind == "MixtureOfGaussians":
+    if event_type in ("MixtureOfGaussians", "SubgraphGaussian"):
         return (
             f"{label}{values.get('steps')} DP-SGD steps on sub-graphs (Gaussian mixture), {noise}"
         )
-    if kind == "RandomisedResponse":
+    if event_type == "RandomisedResponse":
         drop, add = _short(values.get("drop")), _short(values.get("add"))
         return (
             f"{label}{many}randomised response, an edge is dropped with probability {drop} and "
             f"added with {add}"
         )
-    if kind == "LabelResponse":
+    if event_type == "LabelResponse":
         other = _short(values.get("other"))
         return (
-            f"{label}{many}randomised response, a label is told as each of the "
+            f"{label}{many}randomised response, a label is reported as each of the "
             f"{int(values['classes']) - 1} others with probability {other}"
         )
     return ", ".join(f"{name} {_short(value)}" for name, value in values.items())
@@ -323,10 +333,10 @@ def other_attacks(attacks: Sequence[Attack]) -> list[Attack]:
 
 
 def protections(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Return every sense in which the results are protected, in words for people.
+    """Return every guarantee of the results, in words.
 
     Privacy page, section 1. Node-level texts state the weaker notion (a person's own record), which
-    holds whatever the degrees are. Rows that read own lists are protected in another sense.
+    holds for all degrees. Rows that read the node's own neighbours have another guarantee.
 
     >>> protections([])
     []
@@ -336,18 +346,19 @@ def protections(records: Sequence[Record]) -> list[dict[str, Any]]:
     for level, relation, is_joint in unique((r.level, r.relation, r.is_joint) for r in private):
         sense = (level, relation, is_joint)
         here = [r for r in private if (r.level, r.relation, r.is_joint) == sense]
+        promised = parse_relation(relation, level)
         notion = "own record" if level == "node" else None
         own = "record" if is_joint else ""
-        covered = texts.covered(level, relation, notion=notion)
-        not_covered = texts.not_covered(level, relation, notion=notion, own=own)
+        covered = texts.covered(promised, notion=notion)
+        not_covered = texts.not_covered(promised, notion=notion, own=own)
         said = Wording().fill
         budgets = sorted(unique((r.epsilon, r.delta or 0.0) for r in here))
         found.append(
             {
-                "title": _title(relation) + (", own lists read" if is_joint else ""),
+                "title": _title(relation) + (", own neighbours read" if is_joint else ""),
                 "level": level,
                 "relation": relation,
-                "entity": said(texts.hidden(relation, "the data")),
+                "entity": said(texts.hidden(promised, "the data")),
                 "methods": ", ".join(unique(map(shown, sorted(here, key=order)))),
                 "covered": tuple(map(said, (*covered, *texts.covered_own(level, own)))),
                 "not_covered": tuple(map(said, not_covered)),
@@ -358,7 +369,7 @@ def protections(records: Sequence[Record]) -> list[dict[str, Any]]:
 
 
 def _budget(epsilon: float, delta: float) -> dict[str, str]:
-    """Say what one epsilon means: by how much odds can move, how often a 50:50 guess is right."""
+    """Return what one epsilon means: the factor of the odds, and how often a guess is right."""
     odds = texts.odds(epsilon)
     return {
         "epsilon": price(epsilon),
@@ -366,15 +377,6 @@ def _budget(epsilon: float, delta: float) -> dict[str, str]:
         "odds": f"{int(odds):,}" if odds.isdigit() else odds,
         "guess": right_guesses(epsilon, delta),
     }
-
-
-def small(number: float) -> str:
-    """Write a small number without the padding of its exponent.
-
-    >>> small(1e-6), small(0.0)
-    ('1e-6', '0')
-    """
-    return f"{number:g}".replace("e-0", "e-")
 
 
 def right_guesses(epsilon: float, delta: float) -> str:
@@ -399,8 +401,8 @@ def cautions(records: Sequence[Record]) -> list[str]:
     lines = [
         "This page is not a private release. Accuracies and attack figures are computed from the "
         "true data without noise. For data that is not public, keep the page with the curator.",
-        "Every repeat is a release of its own. The promise is about one of them; whoever "
-        "publishes several pays for each.",
+        "Every repeat is a separate release. The guarantee holds for one of them; publishing "
+        "several costs the budget of each.",
     ]
     if any(record.level == "node" for record in records):
         lines.append(
@@ -411,7 +413,7 @@ def cautions(records: Sequence[Record]) -> list[str]:
     if any(record.extra.get("noise") == "fast" for record in private):
         lines.append(
             "These models were trained with fast noise, for experiments: it can leak through gaps "
-            "between floating-point numbers. A model that leaves the house is trained again with "
+            "between floating-point numbers. Train a model that is to be released again with "
             "safe noise, the default of gapgnn train."
         )
     if any(record.select == "validation" for record in records):
@@ -421,6 +423,6 @@ def cautions(records: Sequence[Record]) -> list[str]:
         )
     if any(record.level == "none" for record in records):
         lines.append(
-            "Rows with ε = ∞ promise nothing. They are for comparison and must not be released."
+            "Rows with ε = ∞ have no guarantee. They are for comparison and must not be released."
         )
     return lines

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gapgnn.errors import InputError, UnavailableError
+from gapgnn.evaluation import INTERVAL_REPEATS
 from gapgnn.evaluation.report.plots import STYLES, Line, Panel, Plot, Value
 
 if TYPE_CHECKING:
@@ -211,11 +212,11 @@ def _plain(text: str) -> str:
 class Chart:
     """One panel of a plot: places of its values, and what is said about them.
 
-    >>> values = (Value(1.0, 0.7, 0.6, 0.8, 3), Value(2.0, 0.8, 0.7, 0.9, 3))
+    >>> values = (Value(1.0, 0.7, 0.6, 0.8, 10), Value(2.0, 0.8, 0.7, 0.9, 10))
     >>> panel = Panel("social", (Line("GAP", 0, values),))
     >>> chart = Chart(Plot("hops", "Hops", "", "K", "accuracy (%)", False, "K", (panel,)), panel)
     >>> chart.said(values[0]), chart.path(panel.lines[0])
-    ('K = 1: 70.0 % (60.0 to 80.0), 3 repeats', 'M62 207.33L528 120.67')
+    ('K = 1: 70.0 % (60.0 to 80.0), 10 repeats', 'M62 207.33L528 120.67')
     """
 
     plot: Plot
@@ -272,6 +273,8 @@ class Chart:
         text = f"{self.plot.x_name} = {value.x:g}: {100 * value.mean:.1f} %"
         if value.repeats < 2:
             return text
+        if value.repeats < INTERVAL_REPEATS:
+            return f"{text}, {value.repeats} repeats"
         return f"{text} ({100 * value.low:.1f} to {100 * value.high:.1f}), {value.repeats} repeats"
 
     @property

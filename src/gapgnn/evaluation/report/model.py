@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from gapgnn import __version__
 from gapgnn.errors import GapgnnError, InputError, PrivacyError
-from gapgnn.evaluation.report.content import event_words, small
+from gapgnn.evaluation.report.content import event_words
+from gapgnn.evaluation.report.decision import Decision, decide
 from gapgnn.evaluation.report.figures import FRAME, Chart, write_file
 from gapgnn.evaluation.report.page import rendered
 from gapgnn.evaluation.report.plots import (
@@ -29,6 +30,7 @@ from gapgnn.evaluation.report.plots import (
     curve_values,
     guessing_line,
     precision_recall_plot,
+    small,
 )
 from gapgnn.evaluation.report.tables import (
     RANKING_COLUMNS,
@@ -41,11 +43,18 @@ from gapgnn.evaluation.report.tables import (
     ranking_cells,
 )
 from gapgnn.methods import Saved, load_folder
-from gapgnn.privacy import links_of
+from gapgnn.privacy import Links
 from gapgnn.privacy.accounting import AttackBounds, Event
 from gapgnn.privacy.card import PrivacyCard, guarantee_sentence
 from gapgnn.privacy.card import texts as texts
-from gapgnn.privacy.ledger import Budget, Charge, Ledger, composed_epsilon, composed_profile
+from gapgnn.privacy.ledger import (
+    Budget,
+    Charge,
+    Ledger,
+    composed_epsilon,
+    composed_profile,
+    is_address,
+)
 from gapgnn.training import Ranking, shortcomings
 
 if TYPE_CHECKING:
@@ -55,7 +64,7 @@ if TYPE_CHECKING:
 # Beliefs before the model is seen, for which the page says what they can become.
 PRIORS = (0.001, 0.01, 0.1, 0.5)
 NO_VIOLATION = "no violation found"
-# What the ledger and the card both say of one charge.
+# Fields of a charge that are in the ledger and on the card.
 _SHARED = ("level", "relation", "epsilon", "delta")
 
 
@@ -174,14 +183,16 @@ def render_model(
     card = saved.card if words is None else saved.card.in_words(words)
     words = card.wording
     attacker = card.attacker
+    history = history_of(card, ledger)
     return rendered(
         "model.html.j2",
         card=card,
+        decision=decision_of(saved, card, history),
         words=words,
         sentence=guarantee_sentence(card),
         today=datetime.now(timezone.utc).date().isoformat(),
         version=__version__,
-        facts=_facts(card),
+        facts=facts_of(card),
         is_promised=card.level != "none",
         question=_question(card),
         mu=None if attacker is None or attacker.mu is None else texts.rounded_up(attacker.mu),
@@ -195,13 +206,14 @@ def render_model(
         if not card.composed_epsilon
         else [(f"{100 * p:g} %", texts.percent(_raised(p, card.composed_epsilon))) for p in PRIORS],
         delta=None if card.delta is None else small(card.delta),
-        history=_history(card, ledger),
+        history=history,
         audits=_audits(saved),
         audit_command=f"gapgnn audit --model {shlex.quote(str(folder))}",
         pipeline_command=f"gapgnn audit pipeline --model {shlex.quote(str(folder))}",
         check_command=f"gapgnn report {shlex.quote(str(folder))} --check",
         events=[event_words(event) for event in card.events],
         releases=_releases(card),
+        is_adaptive=any("option" in event for one in card.releases[:1] for event in one.events),
         composed="" if not card.composed_epsilon else amount(card.composed_epsilon, up=True),
         figures=figures,
         ranking=_ranking(figures),
@@ -212,36 +224,36 @@ def render_model(
     )
 
 
-def _facts(card: PrivacyCard) -> list[tuple[str, str, str]]:
+def facts_of(card: PrivacyCard) -> list[tuple[str, str, str]]:
     """Return name, words and value of what the card states in one word or number each."""
-    is_none = card.epsilon is None
-    epsilon = "none" if is_none else f"{card.epsilon:.6g}"
+    several = len(card.releases) > 1
+    epsilon = "none" if card.epsilon is None else texts.at_most(card.epsilon)
     delta = "none" if card.delta is None else small(float(f"{card.delta:.6g}"))
     rows = [
         ("method", "Method", card.method),
         ("dataset", "Data set", card.dataset),
         ("level", "Level", card.level),
-        ("relation", "Neighbouring relation", card.relation),
-        ("epsilon", "Epsilon (ε)", epsilon),
+        ("relation", "Neighbouring relation", card.relation.name),
+        ("epsilon", "Epsilon (ε) of the training" if several else "Epsilon (ε)", epsilon),
         ("delta", "Delta (δ)", delta + (", chosen by size" if card.delta_is_auto else "")),
         ("private", "Private release", "yes" if card.is_private_release else "NO"),
         ("noise", "Noise", card.noise_source),
         ("accountant", "How ε was computed", card.accountant),
     ]
-    if len(card.releases) > 1:
+    if several:
         rows[5:5] = [
             (
                 "all-releases",
                 f"Epsilon of all {len(card.releases)} releases",
-                f"{card.composed_epsilon:.6g}",
+                texts.at_most(card.composed_epsilon or 0.0),
             )
         ]
     if card.edges_unread:
         rows.append(("edges", "Predictions read edges", "no"))
     if card.edge_types:
-        rows.append(("kinds", "Edge types", ", ".join(card.edge_types)))
+        rows.append(("edge-types", "Edge types", ", ".join(card.edge_types)))
     if card.max_degree is not None:
-        rows.append(("max-degree", "Own lists cut to", str(card.max_degree)))
+        rows.append(("max-degree", "Adjacency lists cut to", str(card.max_degree)))
     if card.node_notion is not None:
         rows.append(("notion", "Notion", card.node_notion))
     return [*rows, ("version", "Made with", f"gapgnn {card.version}")]
@@ -251,12 +263,12 @@ def _question(card: PrivacyCard) -> str:
     """Return the one question an attacker asks, in the card's words."""
     words = card.wording
     both = f"these two {words.entities}"
-    count = links_of(card.relation).count if card.level == "edge" else 1
-    if count > 1:
-        each = " of each kind" if card.protects == "each" else ""
-        what = "arcs" if links_of(card.relation).are_arcs else "edges"
+    links = card.relation
+    if isinstance(links, Links) and links.count > 1:
+        each = " of each type" if card.protects == "each" else ""
+        what = "arcs" if links.are_arcs else "edges"
         rows = f"each: all {words.links} with one other {words.entity}"
-        return f"are up to {count} {what}{each} of one {words.entity} ({rows}) in the data?"
+        return f"are up to {links.count} {what}{each} of one {words.entity} ({rows}) in the data?"
     if card.level == "edge" and card.protects == "each":
         return f"are these edges, one of each type (all {words.links} of a pair), in the data?"
     return {
@@ -264,7 +276,7 @@ def _question(card: PrivacyCard) -> str:
         "directed": f"are there {words.links} from one of {both} to the other in the data?",
         "add-remove": f"is this {words.entity}'s record in the data?",
         "replace": f"is this {words.entity}'s record the true one?",
-    }.get(card.relation, "is this in the data?")
+    }.get(card.relation.name, "is this in the data?")
 
 
 @dataclass(frozen=True)
@@ -286,11 +298,22 @@ class History:
     populations: tuple[dict[str, Any], ...] = ()
 
 
-def _history(card: PrivacyCard, path: str | Path | None) -> History:
+def decision_of(saved: Saved, card: PrivacyCard, history: History) -> Decision:
+    """Return whether a saved model may be released, given what the ledger knows of it."""
+    broken = [row["name"] for run in _audits(saved) for row in run["rows"] if not row["holds"]]
+    return decide(
+        card,
+        disagreements=history.disagreements,
+        broken_audits=list(dict.fromkeys(broken)),
+        unconfirmed=history.problem,
+    )
+
+
+def history_of(card: PrivacyCard, path: str | Path | None) -> History:
     """Find the card's charge in the ledger, and what else was charged to the same."""
     if card.ledger is None:
         if card.epsilon:
-            return History("This release is not in any ledger: nobody counted what it cost.")
+            return History("This release is not in any ledger: its cost is not counted.")
         return History("Nothing was charged, because nothing protected was read.")
     ledger = Ledger(path)
     charge_id = card.ledger.charge_id
@@ -311,7 +334,7 @@ def _history(card: PrivacyCard, path: str | Path | None) -> History:
     if not mine:
         if path is not None:
             raise InputError(
-                f"`ledger` must know the charge {charge_id} of this model. Got {str(path)!r}, "
+                f"`ledger` must know the charge {charge_id} of this model. Got {ledger.name!r}, "
                 "which does not."
             )
         return History(
@@ -323,7 +346,7 @@ def _history(card: PrivacyCard, path: str | Path | None) -> History:
     names = list(dict.fromkeys(charge.population for charge in owned))
     budgets = ledger.summary()
     return History(
-        path=str(ledger.path.name),
+        path=ledger.name if is_address(ledger.path) else Path(ledger.name).name,
         own=mine[0],
         disagreements=(*_disagreements(card, mine[0]), *_disagreeing_predictions(card, others)),
         populations=tuple(
@@ -339,16 +362,24 @@ def _history(card: PrivacyCard, path: str | Path | None) -> History:
     )
 
 
+def _shown(stated: Any, name: str) -> Any:
+    """Return a field of a card or a charge; a relation by its name, as the ledger holds it."""
+    return str(stated.relation) if name == "relation" else getattr(stated, name)
+
+
 def _disagreements(card: PrivacyCard, charge: Charge) -> list[str]:
     """Return what a card and its charge say differently: one of the two was changed."""
     found = [
-        f"{name}: {getattr(card, name)} on the card, {getattr(charge, name)} in the ledger"
+        f"{name}: {_shown(card, name)} on the card, {_shown(charge, name)} in the ledger"
         for name in _SHARED
-        if getattr(card, name) != getattr(charge, name)
+        if _shown(card, name) != _shown(charge, name)
     ]
     released = _sorted(_option_of(event)[1] for event in card.events)
     if released not in map(_sorted, _charged_options(charge.events)):
         found.append("what was released: the card lists other events than the ledger")
+    on_card = None if card.ledger is None else card.ledger.head
+    if on_card is not None and on_card != charge.link:
+        found.append("the chain: the card has another head at this charge than the ledger")
     return found
 
 
@@ -361,10 +392,10 @@ def _disagreeing_predictions(card: PrivacyCard, charges: Mapping[str, Charge]) -
             found.append(f"the charge {release.charge_id}: on the card, not in the ledger")
             continue
         found += [
-            f"{name} of the charge {release.charge_id}: {getattr(release, name)} on the card, "
-            f"{getattr(charge, name)} in the ledger"
+            f"{name} of the charge {release.charge_id}: {_shown(release, name)} on the card, "
+            f"{_shown(charge, name)} in the ledger"
             for name in ("relation", "epsilon", "delta")
-            if getattr(release, name) != getattr(charge, name)
+            if _shown(release, name) != _shown(charge, name)
         ]
         if _sorted(release.events) != _sorted(charge.events):
             found.append(f"what the charge {release.charge_id} was for")
@@ -378,7 +409,7 @@ def _releases(card: PrivacyCard) -> list[dict[str, Any]]:
             "purpose": release.purpose,
             "when": release.when,
             "charge": release.charge_id,
-            "relation": release.relation,
+            "relation": release.relation.name,
             "epsilon": amount(release.epsilon, up=True),
             "delta": small(release.delta),
             "events": [event_words(event) for event in release.events],
@@ -473,18 +504,31 @@ def _charge(row: Charge, own: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+_AUDITED = {
+    "mechanisms": "Mechanisms",
+    "fit": "One whole fit of the same configuration, with canaries",
+    "pipeline": "The whole command, from table to folder, on neighbouring files",
+}
+
+
 def _audits(saved: Saved) -> list[dict[str, Any]]:
     """Return every audit of this very model, those of the training first."""
     runs: list[dict[str, Any]] = []
     if saved.card.audits:
         results = list(map(dict, saved.card.audits))
-        runs.append({"kind": "mechanisms", "when": "", "command": "", "results": results})
+        title = _AUDITED["mechanisms"]
+        runs.append({"title": title, "when": "", "command": "", "results": results})
     # A card that lists one more prediction is still the card of what was audited.
     digests = {saved.config["files"].get("card.json"), *saved.config.get("former_cards", ())}
-    runs += [dict(audit) for audit in saved.audits if audit.get("card") in digests]
+    runs += [
+        {**audit, "title": _AUDITED[audit["kind"]]}
+        for audit in saved.audits
+        if audit.get("card") in digests
+    ]
     return [
         {
-            "kind": run["kind"],
+            "title": run["title"],
+            "is_bound": run["title"] != _AUDITED["pipeline"],
             "when": str(run["when"])[:10] or "with the training",
             "command": run["command"],
             "rows": [_audit_row(result) for result in run["results"]],
@@ -496,7 +540,7 @@ def _audits(saved: Saved) -> list[dict[str, Any]]:
 
 
 def _verdict(results: Sequence[Mapping[str, Any]]) -> str:
-    """Return what an audit found. Without a result it found nothing out, which is no good news."""
+    """Return what an audit found; an audit without results found nothing, which is not "holds"."""
     if not results:
         return "nothing was audited"
     return NO_VIOLATION if all(bool(one.get("holds")) for one in results) else "BROKEN"

@@ -13,15 +13,16 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from itertools import groupby
 from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gapgnn import __version__
 from gapgnn.errors import InputError, UnavailableError
-from gapgnn.evaluation.grid import EXPERIMENTS, Record, load
+from gapgnn.evaluation.grid import ATTACKS, EXPERIMENTS, Record, load
 from gapgnn.evaluation.report import content as report_content
 from gapgnn.evaluation.report.figures import (
     FRAME,
@@ -32,12 +33,14 @@ from gapgnn.evaluation.report.figures import (
     write_file,
 )
 from gapgnn.evaluation.report.findings import Attack, Audit, load_findings
-from gapgnn.evaluation.report.plots import STYLES, Plot, plots, unique
+from gapgnn.evaluation.report.plots import STYLES, Plot, plots, small, unique
 from gapgnn.evaluation.report.tables import FORMATS, Row, Table, price, tables
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 PAGE = "report.html"
 _TRADEOFFS = ("tradeoff-edge", "tradeoff-node")
-_ATTACKS = ("membership",)
 _RANKINGS = ("precision-recall",)
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # No sandbox: containers often cannot make one, and the only page opened is one's own, which by its
@@ -123,13 +126,29 @@ def render(
 
 def rendered(template: str, **values: Any) -> str:
     """Fill a template, with the style and the script that all pages share."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
     home = files("gapgnn.evaluation.report") / "templates"
     style, script = (
         (home / name).read_text(encoding="utf-8") for name in ("report.css", "report.js")
     )
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            style=Markup(style),
+            script=Markup(script),
+            policy=content_policy(style, script),
+            **values,
+        )
+    )
+
+
+@cache
+def _environment() -> Environment:
+    """Return what fills templates; it keeps those that it has compiled."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     environment = Environment(
         loader=PackageLoader("gapgnn.evaluation.report", "templates"),
         autoescape=True,
@@ -143,14 +162,9 @@ def rendered(template: str, **values: Any) -> str:
         legend=_legend,
         blocks=_blocks,
         price=price,
-        small=report_content.small,
+        small=small,
     )
-    return environment.get_template(template).render(
-        style=Markup(style),
-        script=Markup(script),
-        policy=content_policy(style, script),
-        **values,
-    )
+    return environment
 
 
 def content_policy(style: str, script: str) -> str:
@@ -194,7 +208,7 @@ def _content(
         "cautions": report_content.cautions(records),
         "protections": report_content.protections(records),
         "tradeoffs": [one for one in drawn if one[0].name in _TRADEOFFS],
-        "attack_figures": [one for one in drawn if one[0].name in _ATTACKS],
+        "attack_figures": [one for one in drawn if one[0].name in ATTACKS],
         "rankings": [
             (plot, panels, [table for table in made if table.name == f"{plot.name}-curve"])
             for plot, panels, _ in drawn
@@ -202,7 +216,7 @@ def _content(
         ],
         "ranking": next((table for table in made if table.name in _RANKINGS), None),
         "ablations": [
-            one for one in drawn if one[0].name not in (*_TRADEOFFS, *_ATTACKS, *_RANKINGS)
+            one for one in drawn if one[0].name not in (*_TRADEOFFS, *ATTACKS, *_RANKINGS)
         ],
         "accuracy": next((table for table in made if table.name == "accuracy"), None),
         "beside": next((table for table in made if table.name == "accuracy-metrics"), None),

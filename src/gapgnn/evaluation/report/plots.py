@@ -11,8 +11,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gapgnn.evaluation import bootstrap_interval
-from gapgnn.evaluation.grid import FIGURES, LEVELS, METHODS, Record, title_of
+from gapgnn.evaluation import shown_interval
+from gapgnn.evaluation.grid import ATTACKS, FIGURES, LEVELS, METHODS, Record, title_of
 from gapgnn.training import CURVE_RECALLS, Ranking
 
 
@@ -43,7 +43,10 @@ STYLES = (
 
 @dataclass(frozen=True)
 class Value:
-    """One mean over repeats with its 95 % interval, at one place of the axis."""
+    """One mean over repeats with its 95 % interval, at one place of the axis.
+
+    With few repeats there is no interval: ``low`` and ``high`` are the mean.
+    """
 
     x: float
     mean: float
@@ -179,8 +182,33 @@ def style_of(method: str) -> int:
 
 def value_of(record: Record, x: float) -> Value:
     """Return mean and 95 % bootstrap interval of a record."""
-    low, high = bootstrap_interval(record.runs)
+    low, high = shown_interval(record.runs) or (record.mean, record.mean)
     return Value(x, record.mean, low, high, len(record.runs))
+
+
+def small(number: float) -> str:
+    """Write a small number without the padding of its exponent.
+
+    >>> small(1e-6), small(0.0)
+    ('1e-6', '0')
+    """
+    return f"{number:g}".replace("e-0", "e-")
+
+
+def deltas(records: Iterable[Record]) -> str:
+    """Return the sentence of a caption that states delta; empty where nothing is private.
+
+    >>> class Row:
+    ...     def __init__(self, delta): self.epsilon, self.delta = 1.0, delta
+    >>> deltas([Row(1e-6), Row(1e-6)]), deltas([Row(1e-6), Row(1e-5), Row(0.0)])
+    (' δ = 1e-6.', ' δ = 1e-6 to 1e-5, and 0 for methods that need none.')
+    """
+    known = sorted({record.delta or 0.0 for record in records if record.epsilon})
+    stated = [small(float(f"{delta:.3g}")) for delta in known if delta]
+    if not stated:
+        return " δ = 0." if known else ""
+    ends = stated[0] if len(stated) == 1 else f"{stated[0]} to {stated[-1]}"
+    return f" δ = {ends}{', and 0 for methods that need none' if 0.0 in known else ''}."
 
 
 def unique(items: Iterable[Any]) -> list[Any]:
@@ -218,7 +246,7 @@ def plots(records: Sequence[Record]) -> list[Plot]:
         _encoder(records),
         _hops(records),
         _degree(records),
-        _membership(records),
+        *(_attack(records, experiment) for experiment in ATTACKS),
         _precision_recall(records),
     ]
     return [plot for plot in drawn if plot is not None]
@@ -227,10 +255,10 @@ def plots(records: Sequence[Record]) -> list[Plot]:
 _ACCURACY = "test accuracy (%)"
 _EPSILON = "privacy budget ε (smaller is more private)"
 _JOINT = (
-    " NeighborVote and “own record” also read each person's own list, for that person alone: "
-    "another promise (joint differential privacy)."
+    " NeighborVote and “own record” also read each node's own neighbours, for that person alone: "
+    "another guarantee (joint differential privacy)."
 )
-_INTERVAL = "Bars are 95 % bootstrap intervals over repeats."
+_INTERVAL = "Bars are 95 % bootstrap intervals over repeats, from five repeats on."
 
 
 def _tradeoff(records: Sequence[Record], level: str) -> Plot | None:
@@ -250,8 +278,12 @@ def _tradeoff(records: Sequence[Record], level: str) -> Plot | None:
     return _plot(
         f"tradeoff-{level}",
         f"{level.capitalize()} level: accuracy at each budget",
-        f"{_INTERVAL} Lines without markers do not depend on the budget: ∞ is without privacy"
-        + (", and the MLP reads no edge at all." if level == "edge" else ".")
+        f"{_INTERVAL}{deltas(private)} Lines without markers do not depend on the budget: ∞ is "
+        + (
+            "without privacy, and the MLP reads no edge at all."
+            if level == "edge"
+            else "without privacy."
+        )
         + (_JOINT if any(r.is_joint for r in rows if r.level == level) else ""),
         panels,
     )
@@ -270,7 +302,8 @@ def _encoder(records: Sequence[Record]) -> Plot | None:
     return _plot(
         "encoder",
         "Effect of the encoder",
-        "GAP with its encoder, and with the raw features sent along the edges. " + _INTERVAL,
+        "GAP with its encoder, and with the raw features sent along the edges. "
+        f"{_INTERVAL}{deltas(rows)}",
         panels,
     )
 
@@ -280,7 +313,7 @@ def _hops(records: Sequence[Record]) -> Plot | None:
         "hops",
         "Effect of the number of hops",
         "More hops see more of the graph and share the same budget, so each is noisier. "
-        + _INTERVAL,
+        f"{_INTERVAL}{deltas(r for r in records if r.experiment == 'hops')}",
         _swept(records, "hops", "hops", by_level=True),
         x_label="hops K",
         x_name="K",
@@ -293,26 +326,39 @@ def _degree(records: Sequence[Record]) -> Plot | None:
         "degree",
         "Effect of the degree bound",
         "A larger bound D drops fewer neighbours and needs noise that grows with its square root. "
-        + _INTERVAL,
+        f"{_INTERVAL}{deltas(r for r in records if r.experiment == 'degree')}",
         _swept(records, "degree", "max_degree"),
         x_label="degree bound D",
         x_name="D",
     )
 
 
-def _membership(records: Sequence[Record]) -> Plot | None:
-    rows = [r for r in records if r.experiment == "membership" and r.metric == "auc"]
+# What an attack is called, and what its attacker guesses.
+ATTACK_TITLES = {
+    "membership": ("Membership attack", "who was in the training set"),
+    "label-inference": ("Label inference", "which of two labels a node was trained with"),
+    "inductive-links": (
+        "Inductive link stealing",
+        "who is connected in a graph that the model was not trained on",
+    ),
+    "reconstruction": ("Topology reconstruction", "which edges some nodes have"),
+}
+
+
+def _attack(records: Sequence[Record], experiment: str) -> Plot | None:
+    rows = [r for r in records if r.experiment == experiment and r.metric == "auc"]
     private = [r for r in rows if r.epsilon]
+    title, guessed = ATTACK_TITLES[experiment]
     panels = []
-    for group, title in _groups(private):
+    for group, name in _groups(private):
         unprotected = [r for r in rows if r.dataset == group[0].dataset and r.epsilon is None]
         guessing = Line("guessing", 4, (Value(0, 0.5, 0.5, 0.5, 1),))
         references = (*_references(unprotected), guessing)
-        panels.append(Panel(title, _by_method(group), references))
+        panels.append(Panel(name, _by_method(group), references))
     return _plot(
-        "membership",
-        "Membership attack",
-        "AUC of an attacker who guesses who was in the training set; 50 is guessing. " + _INTERVAL,
+        experiment,
+        title,
+        f"AUC of an attacker who guesses {guessed}; 50 is guessing. {_INTERVAL}{deltas(private)}",
         panels,
         y_label="attack AUC (%)",
     )
@@ -326,11 +372,17 @@ def _precision_recall(records: Sequence[Record]) -> Plot | None:
             for record in group
         )
         panels.append(Panel(title, lines, (guessing_line(group[0].rankings),)))
-    return precision_recall_plot(panels)
+    shown_records = [record for _, group in curve_groups(records) for record in group]
+    return precision_recall_plot(panels, about=deltas(shown_records))
 
 
-def precision_recall_plot(panels: Sequence[Panel]) -> Plot | None:
-    """Return the figure of precision-recall curves; None without any panel."""
+def precision_recall_plot(panels: Sequence[Panel], *, about: str = "") -> Plot | None:
+    """Return the figure of precision-recall curves; None without any panel.
+
+    Args:
+        panels: one for each data set, level and budget.
+        about: what the caption says at its end, such as delta.
+    """
     several = any(value.repeats > 1 for panel in panels for value in panel.lines[0].values)
     return _plot(
         "precision-recall",
@@ -338,7 +390,7 @@ def precision_recall_plot(panels: Sequence[Panel]) -> Plot | None:
         "Nodes are looked at by their probability of a class, the highest first. Recall is the "
         "share of the class that is reached by then, precision the share of those looked at that "
         "are of it: the highest that goes with at least this recall. Guessing has the share of "
-        "the class, whatever the recall." + (f" {_INTERVAL}" if several else ""),
+        f"the class, whatever the recall.{f' {_INTERVAL}' if several else ''}{about}",
         panels,
         x_label="recall (share of the class that is reached)",
         y_label="precision (%)",
@@ -404,8 +456,9 @@ def curve_values(rankings: Sequence[Ranking]) -> tuple[Value, ...]:
     """Return the precision-recall curve: its mean over repeats with the interval."""
     values = []
     for recall, *found in zip(CURVE_RECALLS, *(one.curve for one in rankings), strict=True):
-        low, high = bootstrap_interval(found)
-        values.append(Value(recall, sum(found) / len(found), low, high, len(found)))
+        mean = sum(found) / len(found)
+        low, high = shown_interval(found) or (mean, mean)
+        values.append(Value(recall, mean, low, high, len(found)))
     return tuple(values)
 
 

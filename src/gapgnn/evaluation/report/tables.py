@@ -10,17 +10,19 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gapgnn.errors import check_choice
-from gapgnn.evaluation import bootstrap_interval, paired_test
-from gapgnn.evaluation.grid import FIGURES, Record
+from gapgnn.evaluation import INTERVAL_REPEATS, paired_test, shown_interval
+from gapgnn.evaluation.grid import ATTACKS, FIGURES, Record
 from gapgnn.evaluation.report.plots import (
+    ATTACK_TITLES,
     best_known,
     curve_groups,
     curve_values,
+    deltas,
     headlined,
     named,
     order,
@@ -98,6 +100,7 @@ _LATEX = str.maketrans(
         "<": r"\textless{}",
         ">": r"\textgreater{}",
         "ε": r"$\varepsilon$",
+        "δ": r"$\delta$",
         "∞": r"$\infty$",
     }
 )
@@ -132,7 +135,7 @@ class Cell:
     @property
     def range(self) -> str:
         """The interval in the same unit; empty where there is none."""
-        if self.low is None or self.high is None or self.repeats < 2:
+        if self.low is None or self.high is None or self.repeats < INTERVAL_REPEATS:
             return ""
         return f"{self._written(self.low)} to {self._written(self.high)}"
 
@@ -193,6 +196,7 @@ def tables(records: Sequence[Record]) -> list[Table]:
         _by_number(judged, "hops", "hops", "K", "Effect of the number of hops"),
         _by_number(judged, "degree", "max_degree", "D", "Effect of the degree bound"),
         _membership(judged),
+        *(_attack(judged, experiment) for experiment in ATTACKS[1:]),
     ]
     ranked = (_ranking(records), _curves(judged))
     return [
@@ -259,11 +263,11 @@ def _accuracy(records: Sequence[Record]) -> Table | None:
     return Table(
         "accuracy",
         "All methods",
-        f"{_what(rows)}{_repeats(rows)}.",
+        f"{_what(rows)}{_repeats(rows)}.{deltas(rows)}",
         ("method", *_promise_heads(rows), "ε"),
         tuple(f"{name}, published" if from_paper else heads[name] for name, from_paper in columns),
         tuple(made),
-        _notes(rows, marks),
+        (*_notes(rows, marks), *filter(None, [unpublished(datasets)])),
     )
 
 
@@ -306,7 +310,7 @@ def _beside(table: Table, records: Sequence[Record]) -> Table | None:
     return Table(
         f"{table.name}-metrics",
         f"{table.title}: beside accuracy",
-        f"Figures on test nodes in percent{_repeats(chosen)}.",
+        f"Figures on test nodes in percent{_repeats(chosen)}.{deltas(chosen)}",
         ("method", *_promise_heads(chosen), "ε"),
         tuple(FIGURES[name] for name in known),
         tuple(made),
@@ -317,8 +321,9 @@ def _beside(table: Table, records: Sequence[Record]) -> Table | None:
 def _figure_cell(values: Sequence[float], *, is_ratio: bool = False) -> Cell | None:
     if not values:
         return None
-    mean, ends = sum(values) / len(values), bootstrap_interval(values)
-    return Cell(mean, *ends, len(values), is_ratio=is_ratio)
+    mean = sum(values) / len(values)
+    low, high = shown_interval(values) or (None, None)
+    return Cell(mean, low, high, len(values), is_ratio=is_ratio)
 
 
 # What a risk desk reads: of the whole order, and of the nodes with the highest probabilities.
@@ -381,7 +386,7 @@ def _ranking(records: Sequence[Record]) -> Table | None:
     return Table(
         "precision-recall",
         "Who is ranked first",
-        f"Figures on test nodes in percent, lift in times{_repeats(chosen)}.",
+        f"Figures on test nodes in percent, lift in times{_repeats(chosen)}.{deltas(chosen)}",
         ("method", *_promise_heads(chosen), "ε"),
         RANKING_COLUMNS,
         tuple(made),
@@ -394,7 +399,7 @@ def curve_table(rows: Sequence[Row], keys: Sequence[str], records: Sequence[Reco
     return Table(
         "precision-recall-curve",
         "Precision at each recall",
-        f"Precision in percent{_repeats(records) if records else ''}.",
+        f"Precision in percent{_repeats(records) if records else ''}.{deltas(records)}",
         tuple(keys),
         tuple(f"recall {recall:g}" for recall in CURVE_RECALLS),
         tuple(rows),
@@ -441,9 +446,14 @@ def _by_budget(records: Sequence[Record], experiment: str, level: str, title: st
     return _grid(f"{experiment}-{level}", title, rows, row=label, **_budgets(rows))
 
 
+def _attack(records: Sequence[Record], experiment: str) -> Table | None:
+    rows = [r for r in records if r.experiment == experiment and r.metric == "auc"]
+    return _grid(experiment, ATTACK_TITLES[experiment][0], rows, row=shown, **_budgets(rows))
+
+
 def _membership(records: Sequence[Record]) -> Table | None:
     rows = [r for r in records if r.experiment == "membership" and r.metric == "auc"]
-    table = _grid("membership", "Membership attack", rows, row=shown, **_budgets(rows))
+    table = _attack(records, "membership")
     if table is None:
         return None
     blank = ("",) * len(_promise_heads(rows))
@@ -521,12 +531,12 @@ def _grid(
             cells = tuple(found.get(value) for value in columns)
             keys = (label, *_promised(group, chosen))
             made.append(Row(f"{named(here[0])}, {block}", keys, cells))
-    is_attack = name == "membership"
+    is_attack = name in ATTACKS
     what = "AUC of the attack in percent; 50 is guessing" if is_attack else _what(chosen)
     return Table(
         name,
         title,
-        f"{what}{_repeats(chosen)}.",
+        f"{what}{_repeats(chosen)}.{deltas(chosen)}",
         ("method", *_promise_heads(chosen)),
         tuple(head(value) for value in columns),
         tuple(made),
@@ -540,15 +550,15 @@ def _with_encoder(record: Record) -> str:
 
 
 def _block(record: Record) -> str:
-    """Return what a record is compared within: rows of one promise.
+    """Return the block within which a record is compared: rows with the same guarantee.
 
-    Where own lists are read it is another one, and such a row is never called better than the rest.
+    Rows that read the node's own neighbours have another one and form their own block.
     """
     words = [LEVELS[record.level]]
     if record.level != "none":
         words.append(record.relation)
     if record.is_joint:
-        words.append("own lists read (joint)")
+        words.append("own neighbours read (joint)")
     return ", ".join(words)
 
 
@@ -570,7 +580,7 @@ def _rank(record: Record) -> int:
 
 
 def _competes(record: Record, dataset: str, block: str, epsilon: float | None) -> bool:
-    """Tell whether a record stands in a block at a budget; who reads no edge always does."""
+    """Whether a record is compared in a block at a budget; one that reads no edges always is."""
     is_here = (record.dataset, _block(record)) == (dataset, block)
     return is_here and epsilon != 0 and record.epsilon in (epsilon, 0.0)
 
@@ -587,7 +597,10 @@ def _repeats(records: Sequence[Record]) -> str:
     if counts == [1]:
         return ", one repeat"
     many = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return f", mean of {many} repeats with the 95 % bootstrap interval"
+    mean = f", mean of {many} repeats"
+    if counts[-1] < INTERVAL_REPEATS:
+        return f"{mean}; too few for an interval"
+    return f"{mean} with the 95 % bootstrap interval"
 
 
 def _notes(records: Sequence[Record], marks: dict[str, tuple[bool, bool]]) -> tuple[str, ...]:
@@ -606,13 +619,14 @@ def _notes(records: Sequence[Record], marks: dict[str, tuple[bool, bool]]) -> tu
         )
     if _promise_heads(records):
         notes.append(
-            "own: what a prediction reads of its own person without noise. notion: whether a "
-            "person who withdraws takes along the own record, or (strict) every mention too."
+            "own: what a prediction reads of the node's own record without noise. notion: whether "
+            "the own record of a person is removed, or (strict) also all links to that person."
         )
     if any(record.is_joint for record in records):
         notes.append(
-            "own lists read: joint differential privacy. A prediction is for its own person, and "
-            "what all others get hides the record or link; not to be compared with other blocks."
+            "own neighbours read: joint differential privacy. A prediction is for its own person, "
+            "and the output to all others hides the record or link. Not comparable with other "
+            "blocks."
         )
     if any(record.estimator in ("label-gap", "node-label-gap") for record in records):
         notes.append(
@@ -643,6 +657,30 @@ def published(
     if figures is None or dataset not in DATASETS:
         return None
     return round(figures[DATASETS.index(dataset)] / 100, 6)
+
+
+def unpublished(datasets: Iterable[str]) -> str:
+    """Return the sentence that names schools without a published figure; empty without any.
+
+    Every school of facebook100 is easily taken for the papers' Facebook, which is one of them.
+
+    >>> unpublished(["social", "facebook100/Cornell5"])
+    "Cornell5 has no published figure: the papers' Facebook is facebook100/UIllinois20."
+    >>> unpublished(["facebook100/UIllinois20"])
+    ''
+    """
+    home, _, _ = DATASETS[0].partition("/")
+    schools = unique(
+        name.partition("/")[2]
+        for name in datasets
+        if name.startswith(f"{home}/") and name not in DATASETS
+    )
+    if not schools:
+        return ""
+    have = "has" if len(schools) == 1 else "have"
+    return (
+        f"{', '.join(schools)} {have} no published figure: the papers' Facebook is {DATASETS[0]}."
+    )
 
 
 def to_markdown(table: Table) -> str:

@@ -1,0 +1,11 @@
+from .about import About as About
+from .about import read_about as read_about
+from .checks import Check as Check
+from .files import model_of as model_of
+from .sidebyside import side_by_side as side_by_side
+from .signature import Signer as Signer
+from .verify import Verification as Verification
+from .verify import verify_release as verify_release
+from .write import LeftOut as LeftOut
+from .write import Written as Written
+from .write import write_release as write_release
