@@ -1,0 +1,10 @@
+from .app import LOG as LOG
+from .app import Guards as Guards
+from .app import make_app as make_app
+from .guards import RateLimit as RateLimit
+from .guards import Tokens as Tokens
+from .rows import Served as Served
+from .rows import rows_of_file as rows_of_file
+from .rows import rows_of_model as rows_of_model
+from .workers import Supervisor as Supervisor
+from .workers import listen as listen
