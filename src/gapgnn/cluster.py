@@ -103,10 +103,10 @@ class RayCluster:
             options = {"num_cpus": 1, "max_retries": RETRIES, "scheduling_strategy": where}
             return remote.options(**options).remote(*tasks[place], *held)
 
-        def complaint(place: int, kind: str) -> str:
+        def complaint(place: int, failure: str) -> str:
             return (
-                f"the cluster must keep a worker alive for {str(files[place])!r}. Got {kind} after "
-                f"{(RETRIES + 1) ** 2} attempts."
+                f"the cluster must keep a worker alive for {str(files[place])!r}. Got {failure} "
+                f"after {(RETRIES + 1) ** 2} attempts."
             )
 
         most = max(2, 2 * int(ray.cluster_resources().get("CPU", 1)))
@@ -198,9 +198,9 @@ def ray_executor(
     if jobs is not None:
         check_integer("jobs", jobs, at_least=1)
 
-    def complaint(_place: int, kind: str) -> str:
+    def complaint(_place: int, failure: str) -> str:
         return (
-            f"the cluster must keep its workers alive. Got {kind}. "
+            f"the cluster must keep its workers alive. Got {failure}. "
             "Finished results are kept: run the same command again with fewer `--jobs`."
         )
 

@@ -1,57 +1,142 @@
 """Every exception the library raises on purpose, and the checks that raise them.
 
-The tree::
+The tree, with the exit code of the command line and the ``code`` of its JSON error object::
 
-    GapgnnError                  catch this one to catch all of them
-    ├── InputError               a value, option or file the caller can correct (also a ValueError)
-    │   └── DataError            the content of a graph, table or data file is wrong
-    ├── PrivacyError             going on would break a promise, so nothing was released
-    │   ├── CalibrationError     no noise level meets the requested budget
-    │   └── BudgetExceededError  the data set's ledger has too little left
-    └── UnavailableError         something outside is missing: a file, the network, an extra
+    GapgnnError                  2  error             catch this one to catch all of them
+    ├── InputError               2  bad-input         the caller can correct it (also a ValueError)
+    │   └── DataError            2  bad-data          the content of a graph, table or file is wrong
+    │       └── IntegrityError   4  damaged           a file is not what was written (also a
+    │                                                 PrivacyError)
+    ├── PrivacyError             2  refused           going on would break a promise
+    │   ├── CalibrationError     2  no-noise-level    no noise level meets the requested budget
+    │   ├── BudgetExceededError  3  budget-exhausted  the people's budget has too little left
+    │   ├── NotGrantedError      3  not-granted       the ledger wants a budget, and there is none
+    │   └── NotAgreedError       3  not-agreed        a price that the caller has not agreed to pay
+    └── UnavailableError         2  unavailable       a file, the network or an extra is missing
+        └── BusyError            5  try-again         a lock is held; nothing is wrong
 
-The command line prints the message of any of them as one line and exits with 2, so each message
-names the thing, says what was found and what to do, in one form::
+An error caused by a full disk exits with 5 as well, whatever its class. Nothing that fails has
+charged a budget without saying so. Each message is one line that names the thing, says what was
+found and what to do, in one form::
 
     `epsilon` must be positive. Got -1.0.
 """
 
 from __future__ import annotations
 
+import errno
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator
 from numbers import Integral, Real
-from typing import TypeVar
+from typing import Any, ClassVar, TypeVar
 
 Result = TypeVar("Result")
+
+
+# What the operating system says when waiting or making room helps.
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+# Everything up to the last @ of an address: a password may hold any character.
+_SECRETS = (
+    (re.compile(r"(postgres(?:ql)?://[^:@/\s]*):[^\s]*@"), r"\1@"),
+    (re.compile(r"([?&](?:ssl)?password=)[^&\s'\"]*"), r"\1..."),
+)
 
 
 class GapgnnError(Exception):
     """Base of all errors raised on purpose."""
 
+    code: ClassVar[str] = "error"
+    exit_code: ClassVar[int] = 2
+
 
 class InputError(GapgnnError, ValueError):
     """A value, option or file that the caller can correct."""
+
+    code: ClassVar[str] = "bad-input"
 
 
 class DataError(InputError):
     """A graph, table or data file whose content cannot be used."""
 
+    code: ClassVar[str] = "bad-data"
+
 
 class PrivacyError(GapgnnError):
     """Going on would break a stated guarantee; nothing was released."""
+
+    code: ClassVar[str] = "refused"
 
 
 class CalibrationError(PrivacyError):
     """No noise level meets the requested budget."""
 
+    code: ClassVar[str] = "no-noise-level"
+
 
 class BudgetExceededError(PrivacyError):
     """The data set's ledger has less budget left than was asked for."""
 
+    code: ClassVar[str] = "budget-exhausted"
+    exit_code: ClassVar[int] = 3
+
+
+class NotGrantedError(PrivacyError):
+    """The ledger requires a budget that nobody granted."""
+
+    code: ClassVar[str] = "not-granted"
+    exit_code: ClassVar[int] = 3
+
+
+class NotAgreedError(PrivacyError):
+    """A price that the caller did not agree to pay; nothing was charged."""
+
+    code: ClassVar[str] = "not-agreed"
+    exit_code: ClassVar[int] = 3
+
+
+class IntegrityError(DataError, PrivacyError):
+    """A ledger, folder or store that is damaged, incomplete or was changed."""
+
+    code: ClassVar[str] = "damaged"
+    exit_code: ClassVar[int] = 4
+
 
 class UnavailableError(GapgnnError):
     """A file, an address or an optional dependency that is not there."""
+
+    code: ClassVar[str] = "unavailable"
+
+
+class BusyError(UnavailableError):
+    """Something that another process holds; the same request may succeed later."""
+
+    code: ClassVar[str] = "try-again"
+    exit_code: ClassVar[int] = 5
+
+
+def outcome_of(error: GapgnnError) -> tuple[int, str]:
+    """Return the exit code and the error code of a command that ends with ``error``.
+
+    A full disk is looked for among the causes, so that every file that is written counts. Of
+    several complaints the one with the highest exit code decides: what the caller cannot correct.
+
+    >>> outcome_of(BudgetExceededError("nothing is left"))
+    (3, 'budget-exhausted')
+    >>> try:
+    ...     raise UnavailableError("`out` cannot be written") from OSError(28, "No space left")
+    ... except UnavailableError as full:
+    ...     outcome_of(full)
+    (5, 'try-again')
+    """
+    if isinstance(error, _ListedError):
+        return max(outcome_of(one) for one in error.errors)
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.errno in _NO_ROOM:
+            return BusyError.exit_code, BusyError.code
+        seen = seen.__cause__ or seen.__context__
+    return error.exit_code, error.code
 
 
 class _ListedError(InputError):
@@ -64,7 +149,7 @@ class _ListedError(InputError):
 
 
 class Complaints:
-    """Takes down what checks complain about, so that everything wrong is told at once.
+    """Collects the errors of several checks, so that they are reported together.
 
     >>> complaints = Complaints()
     >>> complaints.collect(lambda: check_integer("hops", 2)), bool(complaints)
@@ -74,7 +159,7 @@ class Complaints:
     """
 
     def __init__(self) -> None:
-        # One mistake can fail several checks and is told once.
+        # One mistake can fail several checks and is reported once.
         self._errors: dict[str, GapgnnError] = {}
 
     def __bool__(self) -> bool:
@@ -84,7 +169,7 @@ class Complaints:
         return iter(self._errors.values())
 
     def add(self, error: GapgnnError) -> None:
-        """Take down one error, or each one of several."""
+        """Add one error, or each one of several."""
         for one in error.errors if isinstance(error, _ListedError) else [error]:
             self._errors.setdefault(str(one), one)
 
@@ -134,7 +219,7 @@ def check_number(
     at_most: float | None = None,
     finite: bool = True,
 ) -> float:
-    """Return ``value`` as a float, or raise the house message if it is outside the bounds.
+    """Return ``value`` as a float, or raise the standard error if it is outside the bounds.
 
     >>> check_number("epsilon", 1, above=0)
     1.0
@@ -153,11 +238,10 @@ def check_number(
             (at_most, "at most"),
         ]
         wanted = " and ".join(f"{word} {bound:g}" for bound, word in bounds if bound is not None)
-    if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(float(value)):
+    if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(number := _near(value)):
         raise InputError(
             f"`{name}` must be a number{f' {wanted}' if wanted else ''}. Got {value!r}."
         )
-    number = float(value)
     if finite and math.isinf(number):
         raise InputError(f"`{name}` must be finite. Got {value!r}.")
     inside = (
@@ -171,10 +255,18 @@ def check_number(
     return number
 
 
+def _near(value: Any) -> float:
+    """Return the nearest float, which of a whole number may be infinite."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
 def check_integer(
     name: str, value: object, *, at_least: int | None = None, at_most: int | None = None
 ) -> int:
-    """Return ``value`` as an int, or raise the house message.
+    """Return ``value`` as an int, or raise the standard error.
 
     >>> check_integer("hops", 2, at_least=1)
     2
@@ -217,3 +309,14 @@ def did_you_mean(value: object, known: Iterable[str]) -> str:
 
     near = difflib.get_close_matches(str(value), list(known), n=1)
     return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def without_password(text: str) -> str:
+    """Return a text without the passwords of database addresses in it.
+
+    >>> without_password("train --ledger postgresql://ann:se/cr@t@host/db?sslmode=require")
+    'train --ledger postgresql://ann@host/db?sslmode=require'
+    """
+    for secret, plain in _SECRETS:
+        text = secret.sub(plain, text)
+    return text

@@ -1,4 +1,4 @@
-"""`gapgnn attack`: attack a model of your own before somebody else does."""
+"""`gapgnn attack`: run privacy attacks against a method or a saved model."""
 
 from __future__ import annotations
 
@@ -31,10 +31,14 @@ ATTACKS = {
     "membership": "whose label was used to train? Shadow model and attack network (TSTF)",
     "lira": "whose label was used to train? Likelihood ratios over models trained together",
     "link-stealing": "who is connected? Distances and pairwise operators of posteriors",
-    "linkteller": "who is connected? Whose answer moves when somebody's features change",
-    "reconstruction": "who is connected? The top-scored pairs of some nodes",
-    "own-list": "who is connected, to somebody who knows the release and all but that? Whose "
-    "answer would be another",
+    "linkteller": "who is connected? Predictions that change with the features of another node",
+    "reconstruction": "which edges do some nodes have? The top-scored pairs, as many as edges",
+    "own-neighbours": "is a pair connected, given the release and all other edges? For predictions "
+    "that read the node's own neighbours",
+    "label-inference": "which label was trained on? Two random candidates, from answers of a node "
+    "and of its neighbours",
+    "inductive-links": "who is connected in a graph that the model was not trained on? Features "
+    "and answers, learned on the graph of training",
 }
 _EPOCH: dict[str, Any] = {
     "choices": ["last", "best"],
@@ -77,8 +81,8 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "others": {
             "choices": ["held-out", "degree", "uniform"],
             "default": "held-out",
-            "help": "unconnected pairs: edges that were removed before training (default: nothing "
-            "but the edge tells), from the ends of edges, or uniform as in the original attack",
+            "help": "unconnected pairs: edges that were removed before training (default: only "
+            "the single edge differs), from the ends of edges, or uniform as in He et al.",
         },
         "published": _PUBLISHED,
     },
@@ -89,29 +93,54 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
             "choices": ["auto", "always"],
             "default": "auto",
             "help": "at private levels: answer from cached hops (auto, the default), or as if "
-            "every question were paid for anew",
+            "every query were charged as a new release",
         },
         "others": {
             "choices": ["all", "held-out"],
             "default": "all",
-            "help": "tell edges from all other pairs (default), or from edges removed before "
-            "training",
+            "help": "distinguish edges from all other pairs (default), or from edges removed "
+            "before training",
         },
     },
-    "reconstruction": {"watch": number(500, "nodes watched", metavar="N")},
-    "own-list": {
-        "pairs": number(2_000, "connected pairs, nobody in two of them", metavar="N"),
+    "label-inference": {
+        "runs": number(5, "repetitions"),
+        "share": number(0.1, "share of the training nodes whose labels are inferred"),
+    },
+    "inductive-links": {
+        "runs": number(5, "repetitions"),
+        "pairs": number(5_000, "connected pairs in each part", metavar="N"),
+        "others": {
+            "choices": ["held-out", "degree", "uniform"],
+            "default": "held-out",
+            "help": "unconnected pairs: edges that were removed before the model reads the graph "
+            "(default), from the ends of edges, or uniform",
+        },
+        "published": _PUBLISHED,
+    },
+    "reconstruction": {
+        "runs": number(5, "repetitions"),
+        "watch": number(500, "nodes watched", metavar="N"),
+        "published": _PUBLISHED,
+    },
+    "own-neighbours": {
+        "pairs": number(2_000, "connected pairs, no node in two of them", metavar="N"),
         "published": _PUBLISHED,
     },
 }
 _OWN: dict[str, Any] = {
     "choices": ["features", "record"],
-    "help": "what an answer reads of its own person, for label-gap at level edge",
+    "help": "what a prediction reads of the node's own record, for label-gap at level edge",
 }
-# Attacks on predictions that may read their own person's list.
-_READS_OWN = ("link-stealing", "own-list")
+# Attacks on predictions that may read the node's own neighbours.
+_READS_OWN = ("link-stealing", "own-neighbours")
 # Of a saved model's own options, those that its training has decided.
 _DECIDED = {"membership": ("on", "setting", "epoch", "target-per-class")}
+# Attacks that train their targets in a way that no saved model was trained.
+_TRAINED_FOR = {
+    "lira": "random halves",
+    "label-inference": "labels drawn by a coin",
+    "inductive-links": "one half of the graph",
+}
 SAVED = "saved"
 
 EXAMPLES = """\
@@ -126,15 +155,25 @@ curator. The models are not released, so nothing is charged to your ledger.
 """
 
 
+OVERVIEW = """\
+examples:
+  gapgnn attack membership --level node --epsilon 8
+  gapgnn attack link-stealing gap --dataset facebook100/Cornell5 --level edge --epsilon 1
+  gapgnn attack label-inference --help
+
+The figures are computed from the private data without noise: they are for the curator.
+"""
+
+
 class TargetParser(Parser):
-    """Takes `--model FOLDER` for a target of its own: the folder says which method it is."""
+    """Accepts `--model FOLDER` instead of a method: the folder names the method."""
 
     def complete(self, words: Sequence[str]) -> list[str]:
         """Return the words with the target's name first where it is a saved model."""
         has_model = any(word.split("=")[0] == "--model" for word in words)
         if has_model and words and not words[0].startswith("-") and words[0] != SAVED:
             raise InputError(
-                f"`--model` must come without a method: the folder says which. Got {words[0]!r}."
+                f"`--model` must come without a method: the folder names it. Got {words[0]!r}."
             )
         if has_model and words and words[0].startswith("-"):
             return [SAVED, *words]
@@ -143,6 +182,7 @@ class TargetParser(Parser):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add one subcommand per attack and, below it, one per method."""
+    parser.epilog = OVERVIEW
     attacks = parser.add_subparsers(
         dest="attack", metavar="ATTACK", required=True, parser_class=TargetParser
     )
@@ -151,9 +191,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         own = f"  gapgnn attack {name} label-gap --own record --published labels\n"
         examples = EXAMPLES.format(
             attack=name,
-            level="edge" if name == "own-list" else "none",
+            level="edge" if name == "own-neighbours" else "none",
             own=own if name in _READS_OWN else "",
-            saved="" if name == "lira" else saved,
+            saved="" if name in _TRAINED_FOR else saved,
         )
         child = attacks.add_parser(name, help=text, description=text, epilog=examples)
         child.default_choice = lambda words: recommended_method(level_of(words))
@@ -161,7 +201,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _declare_targets(attack: str, child: Parser) -> None:
-    """Add what can be attacked: a method, and without a name for people a saved model."""
+    """Add a subcommand per method, and a hidden one for a saved model."""
     targets = child.add_subparsers(
         dest="method", metavar="METHOD", required=True, parser_class=Parser
     )
@@ -236,9 +276,9 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _asks_own(attack: str, config: type) -> bool:
-    """Whether what an answer reads of its own person is an option of the attack.
+    """Whether the attack has the option ``own``: what a prediction reads of the node's own record.
 
-    It is chosen at prediction, unless the method has it as a parameter of its training.
+    It has where this is chosen at prediction, and not where it is a parameter of training.
     """
     is_trained = "own" in (part.name for part in fields(config))
     return attack in _READS_OWN and not is_trained
@@ -248,10 +288,10 @@ def _saved(args: argparse.Namespace) -> tuple[NodeClassifier, Graph]:
     """Load a saved model and the graph of its training, with the same split."""
     from gapgnn.methods import load_model
 
-    if args.attack == "lira":
+    if args.attack in _TRAINED_FOR:
         raise InputError(
-            "`--model` must be left out for lira: it judges models that were trained on random "
-            "halves, and a saved one was not. Use membership, or leave the model out."
+            f"`--model` must be left out for {args.attack}: it judges models that were trained on "
+            f"{_TRAINED_FOR[args.attack]}, and a saved one was not. Leave the model out."
         )
     if getattr(args, "others", None) == "held-out":
         raise InputError(
@@ -271,15 +311,25 @@ def _attack(
     args: argparse.Namespace, estimator: NodeClassifier, graph: Graph, callback: Callback
 ) -> dict[str, Any]:
     """Run the attack that is asked for, with its own options."""
-    from gapgnn.attacks import links, lira_attack, membership_attack, own_list_attack
+    from gapgnn.attacks import (
+        inductive_link_attack,
+        label_inference_attack,
+        links,
+        lira_attack,
+        membership_attack,
+        own_neighbours_attack,
+        reconstruction_attack,
+    )
 
     attacks: dict[str, Callable[..., Any]] = {
         "membership": membership_attack,
         "lira": lira_attack,
+        "label-inference": label_inference_attack,
+        "inductive-links": inductive_link_attack,
         "link-stealing": links.link_stealing_attack,
         "linkteller": links.linkteller_attack,
-        "reconstruction": links.reconstruction_attack,
-        "own-list": own_list_attack,
+        "reconstruction": reconstruction_attack,
+        "own-neighbours": own_neighbours_attack,
     }
     names = [name.replace("-", "_") for name in OPTIONS[args.attack]]
     # The data's own option has the name of the parameter.
@@ -301,11 +351,10 @@ def _attack(
 
 def _with_intervals(result: dict[str, Any]) -> dict[str, Any]:
     """Add the 95 % interval of every mean over runs."""
-    from gapgnn.evaluation import bootstrap_interval
+    from gapgnn.evaluation import shown_interval
 
     intervals = {
-        key: list(bootstrap_interval([run[key] for run in result["runs"]]))
-        for key in result["runs"][0]
+        key: shown_interval([run[key] for run in result["runs"]]) for key in result["runs"][0]
     }
     return {**result, "ci95": intervals}
 
@@ -323,8 +372,8 @@ def _print(result: dict[str, Any]) -> None:
         level += f", own {result['own']}" if result["own"] else ""
     title = f"{result['attack']} on {target}, {level}, {result['dataset']}"
     control = result.get("control")
-    if result["attack"] == "own-list":
-        # Without the predictions this attacker, who knows all the rest, guesses.
+    if result["attack"] == "own-neighbours":
+        # The control of this attack is guessing.
         control = None
     heads = ("attack", "features only", "guessing") if control else ("attack", "guessing")
     table = Table("", *heads, title=escape(title))
@@ -332,11 +381,15 @@ def _print(result: dict[str, Any]) -> None:
         ("auc", "AUC"),
         ("average_precision", "average precision"),
         ("tpr_at_1pct_fpr", "hits at 1% false alarms"),
+        ("precision", "true edges among as many reconstructed"),
     ):
+        if key not in result:
+            continue
         value = f"{result[key]:.1%}"
         if len(result.get("runs", ())) > 1:
-            low, high = result["ci95"][key]
-            value += f" ({low:.1%} to {high:.1%}, {len(result['runs'])} runs)"
+            ends = result["ci95"][key]
+            interval = f"{ends[0]:.1%} to {ends[1]:.1%}, " if ends else ""
+            value += f" ({interval}{len(result['runs'])} runs)"
         known = [f"{control[key]:.1%}"] if control else []
         table.add_row(text, value, *known, f"{result['guessing'][key]:.1%}")
     out = console(to_stderr=False)
@@ -349,5 +402,8 @@ def _print(result: dict[str, Any]) -> None:
     if "moved" in result:
         out.print(f"Links that change an answer, given the release: {result['moved']:.1%}.")
     elif "gain_auc" in result:
-        out.print(f"Gained because of the edges: {100 * result['gain_auc']:.1f} points of AUC.")
+        gain = f"{100 * result['gain_auc']:.1f}"
+        if ends := result.get("ci95", {}).get("gain_auc"):
+            gain += f" ({100 * ends[0]:.1f} to {100 * ends[1]:.1f})"
+        out.print(f"Gained because of the edges: {gain} points of AUC.")
     note("Note: computed from private data without noise, for the curator only.")

@@ -1,4 +1,4 @@
-"""`gapgnn audit`: try to break a mechanism, and say what that proves about its epsilon."""
+"""`gapgnn audit`: attack a mechanism on canaries and bound its epsilon from below."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from gapgnn.cli import pipeline
+from gapgnn.cli import claim_audit, fit_audit, pipeline
+from gapgnn.cli.main import Parser
 from gapgnn.cli.options import add_options, number
 from gapgnn.cli.output import complain, console, emit_json, progress_bars, say
 from gapgnn.errors import CalibrationError, InputError, PrivacyError
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
 MECHANISMS = {
     "aggregation": "the noisy hops, with canary edges or records",
     "dpsgd": "DP-SGD, with canary examples of the clipped norm",
-    "sampler": "the rule that cuts out-lists, on the hub graph",
+    "sampler": "the bound on out-degrees, on the hub graph",
     "edges": "randomised edges (ARR, EdgeRand, LapGraph), bit by bit",
     "subgraphs": "the training of sage at node level, where a record is part of many examples",
     "messages": "all hops of label-gap (edge) or node-label-gap (node), read from the fitted model",
     "labels": "everybody's randomised label, as vote releases it at node level",
-    "mean-degree": "the noisy mean out-degree, by which node-label-gap shares out its budget",
+    "mean-degree": "the noisy mean out-degree, by which node-label-gap splits its budget",
 }
 
 MODEL_TRIALS = 20_000
@@ -46,21 +47,23 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "protects": {
             "choices": ["auto", "each", "any"],
             "default": "auto",
-            "help": "with several kinds: neighbours differ in one edge of each kind, or of any one "
-            "(default any, node: each)",
+            "help": "with several edge types: neighbours differ in one edge of each type, or in "
+            "one edge of any type (default any, node: each)",
         },
-        "apart": {
+        "without-union": {
             "action": "store_true",
-            "help": "with any: without the sum over the union of all kinds, as gap has it",
+            "help": "with any: no sum over the union of the edge types, as in gap",
         },
         "weighted": {"action": "store_true", "help": "edges have weights"},
-        "divided": {
+        "normalised": {
             "action": "store_true",
-            "help": "node: messages are divided by the root of their list's length, nothing is cut",
+            "help": "node: degree-normalised messages (divided by the square root of the sender's "
+            "out-degree) instead of a bounded out-degree",
         },
-        "both-ways": {
+        "symmetrised": {
             "action": "store_true",
-            "help": "edge: messages travel along arcs and against them",
+            "help": "edge: the adjacency is symmetrised: messages are sent along arcs and against "
+            "them",
         },
         "trials": number(100_000, "independent trials"),
     },
@@ -111,7 +114,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "hops": {"type": int, "help": "edge: noisy hops (default 2)"},
         "own": {
             "choices": ["nothing", "features", "record"],
-            "help": "node: what a prediction reads of its own person (default features)",
+            "help": "node: what a prediction reads of the node's own record (default features)",
         },
         "role": {
             "choices": ["both", "training", "others"],
@@ -147,6 +150,8 @@ examples:
   gapgnn audit messages --level node --own nothing --epsilon 4
   gapgnn audit labels --epsilon 2 --classes 3
   gapgnn audit mean-degree --epsilon 0.5
+  gapgnn audit fit --level edge --epsilon 4
+  gapgnn audit claim python their_code.py   somebody else's program
   gapgnn audit pipeline train --level node --epsilon 4
   gapgnn audit --model model                every mechanism of a saved model, kept in its folder
   gapgnn audit pipeline --model model       the whole command that made it
@@ -156,7 +161,7 @@ which is evidence and not a proof. Exit code 1: the guarantee is broken, with th
 """
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
+def configure(parser: Parser) -> None:
     """Add one subcommand per mechanism."""
     parser.epilog = EXAMPLES
     parser.add_argument(
@@ -177,6 +182,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     mechanisms = parser.add_subparsers(dest="mechanism", metavar="MECHANISM")
     pipeline.configure(
         mechanisms.add_parser("pipeline", help=pipeline.TEXT, description=pipeline.TEXT)
+    )
+    fit_audit.configure(
+        mechanisms.add_parser(
+            "fit",
+            help=fit_audit.TEXT,
+            description=fit_audit.TEXT,
+        )
+    )
+    claim_audit.configure(
+        mechanisms.add_parser("claim", help=claim_audit.TEXT, description=claim_audit.TEXT)
     )
     for name, text in MECHANISMS.items():
         child = mechanisms.add_parser(name, help=text, description=text, epilog=EXAMPLES)
@@ -214,11 +229,16 @@ def execute(args: argparse.Namespace) -> int:
         raise InputError(
             f"`--trials` must follow the mechanism's name. Got it before {args.mechanism}."
         )
+    if args.mechanism == "fit":
+        return fit_audit.execute(args)
+    if args.mechanism == "claim":
+        return claim_audit.execute(args)
     if args.mechanism == "pipeline":
         return pipeline.execute(args)
     if args.model is not None:
         raise InputError(
-            f"`--model` must come without a mechanism: the folder says which. Got {args.mechanism}."
+            "`--model` must come without a mechanism: all mechanisms of the model are audited. "
+            f"Got {args.mechanism}."
         )
     from gapgnn import audits as audit
     from gapgnn.privacy import check_epsilon
@@ -235,7 +255,7 @@ def execute(args: argparse.Namespace) -> int:
         "labels": audit.audit_labels,
         "mean-degree": audit.audit_mean_degree,
     }
-    ours = ("mechanism", "json", "model", "model_trials", "voice")
+    ours = ("mechanism", "json", "model", "model_trials", "verbosity")
     options = {k: v for k, v in vars(args).items() if k not in ours}
     with progress_bars("trials", "MofNCompleteColumn") as advance:
         advance("trials", 0, args.trials)
@@ -260,7 +280,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _audit_folder(args: argparse.Namespace) -> int:
-    """Audit a saved model, and keep what was found beside it."""
+    """Audit a saved model, and keep the results in its folder."""
     if args.model is None:
         raise InputError(
             f"a mechanism must be named ({', '.join(('pipeline', *MECHANISMS))}), or a saved model "
@@ -293,7 +313,7 @@ def audit_saved(folder: Path, *, trials: int = MODEL_TRIALS) -> Audited:
 
     model = load_model(folder)
     if not model.card_.events:
-        why = "promises nothing" if model.level == "none" else "released nothing on private data"
+        why = "has no guarantee" if model.level == "none" else "released nothing on private data"
         raise InputError(f"`model` must have released something. Got {str(folder)!r}, which {why}.")
     left_out = list(events_without_audit(model))
     if len(left_out) == len(model.card_.events):
@@ -305,7 +325,7 @@ def audit_saved(folder: Path, *, trials: int = MODEL_TRIALS) -> Audited:
         advance("auditing", 0, None)
         found = audit_model(model, trials=trials)
     words = ["gapgnn", "audit", "--model", str(folder), "--trials", str(trials)]
-    keep_audit(folder, kind="mechanisms", command=shlex.join(words), results=found)
+    keep_audit(folder, audit="mechanisms", command=shlex.join(words), results=found)
     if left_out:
         complain(f"Not audited, as there is no audit of it: {', '.join(left_out)}.")
     return Audited(found, left_out)

@@ -1,6 +1,6 @@
 """`gapgnn completion SHELL`: a script that completes commands, options and their choices.
 
-It is generated from the parsers themselves, so it cannot know less or more than the commands do. It
+It is generated from the parsers, so it always agrees with the commands. It
 runs nothing when a key is pressed: everything is in the script, which is made again after an
 upgrade or when another package brings a method.
 """

@@ -11,21 +11,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gapgnn.cli.output import progress_bars, say
-from gapgnn.errors import InputError, PrivacyError
+from gapgnn.errors import InputError, PrivacyError, without_password
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gapgnn.graph import Graph
-    from gapgnn.graph.tables import Dialect, EdgeCounts, Preparation, Schema
+    from gapgnn.graph.tables import Dialect, EdgeCounts, Preparation, Schema, Source
     from gapgnn.privacy.ledger import People
 
 DEFAULT_DATASET = "social"
 
 DESCRIPTION = """\
-A known data set (see `gapgnn datasets`), or two tables of your own, CSV, TSV, Parquet or Feather:
-one row per node with its id, class and features, and one row per edge with two node ids. Or a store
-that `gapgnn partition` made of either, for graphs that do not fit in memory.
+A known data set (see `gapgnn datasets`), or two tables of your own: one row per node with its id,
+class and features, and one row per edge with two node ids. Or a store that `gapgnn partition` made
+of either, for graphs that do not fit in memory. A table is a CSV or TSV file (also .gz), a Parquet
+or Arrow file, a folder of such files, - for standard input, or a query of DuckDB, SQLite or
+PostgreSQL: --edges "duckdb:bank.db?SELECT payer, payee FROM payments"
 For example: --edges friends.csv --nodes people.csv --label year --drop name
 or of a spreadsheet: --edges e.csv --nodes n.csv --label year --delimiter semicolon --decimal ,
 Several edge tables are several edge types over the same nodes; edges may have weights:
@@ -39,12 +41,14 @@ EDGE_COUNTS = {
     "outside": "edges outside the window of time, left out",
 }
 
+# How text is written, by the names of the attributes of a dialect.
+DIALECT_OPTIONS = ("delimiter", "decimal", "thousands", "quote", "header")
 # Options that only mean something for tables, by their name in the parsed arguments.
 _TABLE_OPTIONS = (
     *("nodes", "label", "schema", "features", "drop"),
     *("directed", "dangling", "min_class_count", "population"),
-    *("delimiter", "decimal", "thousands"),
-    *("weight", "weight_bounds", "time", "since", "until"),
+    *DIALECT_OPTIONS,
+    *("weight", "weight_bounds", "time", "time_format", "since", "until"),
     *("source", "target", "dropped_at_most"),
 )
 
@@ -62,17 +66,17 @@ class LoadedGraph:
     @property
     def left_out(self) -> str:
         """Which edges were left out, in words; empty if none were."""
-        kinds = {
+        reasons = {
             ("self-loop", "self-loops"): self.dropped_self_loops,
             ("repeated edge", "repeated edges"): self.dropped_duplicates,
             (
-                "edge that names somebody without a row",
-                "edges that name somebody without a row",
+                "edge that names an id without a row",
+                "edges that name an id without a row",
             ): self.dropped_dangling,
         }
         return ", ".join(
             f"{count:,} {one if count == 1 else several}"
-            for (one, several), count in kinds.items()
+            for (one, several), count in reasons.items()
             if count
         )
 
@@ -109,7 +113,7 @@ def _add_edge_table_options(group: argparse._ArgumentGroup) -> None:
         metavar="COLUMN",
         action="append",
         help="the column of the edge table with the source of each edge, together with --target. "
-        "KIND=COLUMN as for --weight",
+        "TYPE=COLUMN as for --weight",
     )
     group.add_argument(
         "--target",
@@ -122,7 +126,7 @@ def _add_edge_table_options(group: argparse._ArgumentGroup) -> None:
         metavar="COLUMN",
         action="append",
         help="the column of the edge table with an amount: an edge weighs its share of HIGH, and "
-        "rows of one edge are added up. It must be in every edge table; KIND=COLUMN is for one",
+        "rows of one edge are added up. It must be in every edge table; TYPE=COLUMN is for one",
     )
     group.add_argument(
         "--weight-bounds",
@@ -131,7 +135,7 @@ def _add_edge_table_options(group: argparse._ArgumentGroup) -> None:
         type=float,
         action="append",
         help="declared bounds of the amounts, 0 <= LOW < HIGH; required unless the schema has them "
-        "as [weight], because bounds from the table would tell of single edges. One pair for each "
+        "as [weight], because bounds from the table would reveal single edges. One pair for each "
         "--weight",
     )
     group.add_argument(
@@ -139,7 +143,14 @@ def _add_edge_table_options(group: argparse._ArgumentGroup) -> None:
         metavar="COLUMN",
         action="append",
         help="the column of the edge table with a date, a time or a number, for --since and "
-        "--until; rows without a readable one are left out. KIND=COLUMN as for --weight",
+        "--until; rows without a readable one are left out. TYPE=COLUMN as for --weight",
+    )
+    group.add_argument(
+        "--time-format",
+        metavar="FORMAT",
+        action="append",
+        help="how that column is written, as in Python's strptime, such as '%%d.%%m.%%Y %%H:%%M' "
+        "(default: ISO, 2024-12-31 or 2024-12-31T23:59). TYPE=FORMAT as for --weight",
     )
     group.add_argument(
         "--since", metavar="WHEN", help="leave out edges before this date, time or number"
@@ -154,7 +165,7 @@ def _add_node_table_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--nodes",
         metavar="FILE",
-        type=Path,
+        type=table_word,
         help="your node table: the column `id` (or the first one) names the node, the others are "
         "features (numbers as they are, categories one-hot)",
     )
@@ -190,7 +201,7 @@ def _add_reading_options(group: argparse._ArgumentGroup) -> None:
         "--directed",
         action="store_true",
         default=None,
-        help="an edge u, v says nothing about v, u",
+        help="an edge u, v does not imply v, u",
     )
     direction.add_argument(
         "--undirected",
@@ -202,7 +213,7 @@ def _add_reading_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--dangling",
         choices=["refuse", "keep", "drop"],
-        help="edges that name somebody without a row in the node table: refuse (the default), "
+        help="edges that name an id without a row in the node table: refuse (the default), "
         "drop such edges, or keep them as entries that contribute nothing (the default at node "
         "level, where drop is not allowed)",
     )
@@ -262,6 +273,31 @@ def add_dialect_options(group: argparse._ActionsContainer) -> None:
         metavar="CHAR",
         help="between groups of three digits, one of . , ' or space (default: nothing)",
     )
+    group.add_argument(
+        "--quote",
+        choices=['"', "'", "none"],
+        help='around cells of .csv and .tsv files that hold a delimiter (default: "); none: a '
+        "quote is text",
+    )
+    group.add_argument(
+        "--header",
+        choices=["first", "none"],
+        help="none: .csv and .tsv files have no line of column names, and the columns are called "
+        "column_1, column_2 and so on",
+    )
+
+
+def table_word(word: str) -> Source:
+    """Return the table that a word of the command line names: a path, ``-`` or a query.
+
+    >>> table_word("people.csv")
+    PosixPath('people.csv')
+    """
+    if ":" not in word:
+        return Path(word)
+    from gapgnn.graph.tables import as_source
+
+    return as_source(word)
 
 
 def dialect_of(args: argparse.Namespace, known: Preparation | None = None) -> Dialect:
@@ -270,18 +306,20 @@ def dialect_of(args: argparse.Namespace, known: Preparation | None = None) -> Di
     >>> parser = argparse.ArgumentParser()
     >>> add_dialect_options(parser)
     >>> dialect_of(parser.parse_args(["--delimiter", "tab", "--decimal", ","]))
-    Dialect(delimiter='\\t', decimal=',', thousands=None)
+    Dialect(delimiter='\\t', decimal=',', thousands=None, quote='"', header='first')
     """
-    from gapgnn.graph.tables import Dialect
+    from gapgnn.graph.tables import Dialect, may_be_csv, may_be_text
 
-    said = {key: getattr(args, key) for key in ("delimiter", "decimal", "thousands")}
-    given = {key: value for key, value in said.items() if value is not None}
+    given = {name: value for name in DIALECT_OPTIONS if (value := getattr(args, name)) is not None}
     if known is None or given:
         return Dialect(**given)
     edges = edge_files(args.edges).values() if getattr(args, "edges", None) else ()
-    is_csv = any(Path(file).suffix.lower() == ".csv" for file in (args.nodes or "", *edges))
-    # What stood between the cells of other tables says nothing of Parquet or Feather.
-    return known.spelling() if is_csv else replace(known.spelling(), delimiter=None)
+    tables = [table for table in (args.nodes, *edges) if table is not None]
+    # What stood between the cells of other tables says nothing of Parquet or Arrow.
+    said = known.spelling()
+    if not any(map(may_be_text, tables)):
+        return said.of_numbers
+    return said if any(map(may_be_csv, tables)) else replace(said, delimiter=None)
 
 
 def add_level_option(group: argparse._ArgumentGroup) -> None:
@@ -315,12 +353,12 @@ def load_graph(
         quiet: show no progress bar. There is none either if stderr is not a terminal.
         needs_label: whether the graph is for training. If not, tables may come without a label
             column, and then without a split.
-        schema: what a saved model knows about tables, used unless `--schema` is given.
+        schema: schema of a saved model, used unless `--schema` is given.
         level: the privacy level the graph is for; that of ``args`` if left out.
         preparation: what a saved model remembers of its tables, where options say nothing.
         classes: the classes a saved model knows, in their order.
-        may_lack_labels: whether nobody need have a label; there is no split then.
-        known_ids: who else has a row, in the tables of the training: edges to them are not lost.
+        may_lack_labels: whether the graph may have no labels; there is no split then.
+        known_ids: ids with a row in the tables of the training: edges to them are kept.
 
     With :func:`add_word_options` the graph has the words that are given.
 
@@ -397,7 +435,7 @@ def _load(
 
 
 def _load_store(folder: Path, *, seed: int, quiet: bool, needs_label: bool) -> LoadedGraph:
-    """Open a store; split it if there are labels, or if there must be some."""
+    """Open a store, and split it if there are labels or labels are required."""
     from gapgnn.graph import random_split
     from gapgnn.graph.store import open_store
 
@@ -410,7 +448,7 @@ def _load_store(folder: Path, *, seed: int, quiet: bool, needs_label: bool) -> L
 def _load_tables(
     options: Mapping[str, Any], *, seed: int, quiet: bool, may_lack_labels: bool
 ) -> LoadedGraph:
-    """Read tables as :func:`table_options` says; split the graph if there is a label."""
+    """Read tables by :func:`table_options`, and split the graph if there is a label."""
     from gapgnn.graph import random_split
     from gapgnn.graph.tables import read_tables
 
@@ -426,27 +464,30 @@ def _load_tables(
 
 
 def mention_ignored(ignored: Sequence[tuple[str, Sequence[str]]]) -> None:
-    """Say on stderr which columns of which edge tables nothing is made of."""
+    """Print to stderr which columns of which edge tables are not used."""
     for name, columns in ignored:
         listed = ", ".join(columns)
         say(f"{name}: not read: {listed} (see --weight and --time)", to_stderr=True)
 
 
+def tell_curator(text: str) -> None:
+    """Print to stderr what may follow from one record: audits of the pipeline leave it out."""
+    from gapgnn.graph import CURATOR_ONLY
+
+    say(f"{CURATOR_ONLY} {text}.", to_stderr=True)
+
+
 def mention_unused(counts: EdgeCounts) -> None:
-    """Say on stderr how many edge tables gave few edges or none: for the curator."""
+    """Print to stderr how many edge tables gave few edges or none: for the curator."""
     if counts.mostly_unused:
         tables = "table is" if counts.mostly_unused == 1 else "tables are"
-        say(
-            f"For the curator only: {counts.mostly_unused} edge {tables} empty or mostly dropped "
-            "or unreadable.",
-            to_stderr=True,
-        )
+        tell_curator(f"{counts.mostly_unused} edge {tables} empty or mostly dropped or unreadable")
 
 
 def mention_left_out(loaded: LoadedGraph) -> None:
-    """Say on stderr which edges were left out: exact counts, which no promise covers."""
+    """Print to stderr which edges were left out: exact counts, which epsilon does not cover."""
     if loaded.left_out:
-        say(f"For the curator only: left out {loaded.left_out}.", to_stderr=True)
+        tell_curator(f"left out {loaded.left_out}")
 
 
 def check_options(
@@ -567,17 +608,22 @@ def _remembered(
     return found.label, found.drop
 
 
-def edge_files(words: Sequence[str]) -> dict[str, Path]:
+def edge_files(words: Sequence[str]) -> dict[str, Source]:
     """Return the edge tables by the names of their edge types: as stated, or of the files.
 
     >>> edge_files(["calls.csv", "money=2024/payments.csv"])
     {'calls': PosixPath('calls.csv'), 'money': PosixPath('2024/payments.csv')}
+    >>> list(edge_files(["sqlite:bank.db?SELECT * FROM paid WHERE amount=1"]))
+    ['bank']
     """
-    found: dict[str, Path] = {}
+    found: dict[str, Source] = {}
     for word in words:
+        # A query may hold an equals sign, but not before its colon.
         name, is_named, path = word.partition("=")
-        if not is_named or Path(word).exists():
-            name, path = Path(word).stem, word
+        if not is_named or ":" in name or Path(word).exists():
+            name, path = "", word
+        table = table_word(path)
+        name = name if is_named and path != word else table.stem
         if not name.strip() or not path:
             raise InputError(f"`--edges` must be FILE or NAME=FILE. Got {word!r}.")
         if name in found:
@@ -585,8 +631,34 @@ def edge_files(words: Sequence[str]) -> dict[str, Path]:
                 f"`--edges` must name each edge type once. Got {name!r} twice; name them apart "
                 f"as NAME={path}."
             )
-        found[name] = Path(path)
+        found[name] = table
     return found
+
+
+def data_words(args: argparse.Namespace) -> tuple[str, ...]:
+    """Return the options that choose a graph, as they may be stored; without a password.
+
+    >>> parser = argparse.ArgumentParser()
+    >>> add_data_options(parser)
+    >>> words = ["--edges", "a.csv", "--edges", "b.csv", "--nodes", "n.csv", "--undirected"]
+    >>> data_words(parser.parse_args([*words, "--weight-bounds", "0", "9"]))[4:]
+    ('--nodes', 'n.csv', '--undirected', '--weight-bounds', '0.0', '9.0')
+    """
+    found: list[str] = []
+    for name in ("dataset", "store", "edges", *_TABLE_OPTIONS):
+        value = getattr(args, name, None)
+        if name == "directed" and value is not None:
+            found.append("--directed" if value else "--undirected")
+        elif value is not None:
+            for each in value if isinstance(value, list) else [value]:
+                cells = each if isinstance(each, list | tuple) else [getattr(each, "word", each)]
+                found += [f"--{name.replace('_', '-')}", *map(str, cells)]
+    return tuple(map(without_password, found))
+
+
+def shown_tables(args: argparse.Namespace) -> str:
+    """Return the edge tables as they were given, without the password of a database."""
+    return without_password(" and ".join(args.edges or ()))
 
 
 def edge_options(
@@ -594,29 +666,34 @@ def edge_options(
     preparation: Preparation | None = None,
     schema: Schema | None = None,
 ) -> dict[str, Any]:
-    """Return what is read of the edge tables, as `read_tables` takes it.
+    """Return the options of the edge tables, as `read_tables` takes them.
 
-    A model remembers columns and bounds, but no window: that of other tables is another one, and
-    without its own the tables of training would be another graph, and charged.
+    A model stores columns and bounds but no time window. Other tables have another window, and the
+    tables of the training without their window would be another graph, which is charged.
     """
     files = edge_files(args.edges)
     known: dict[str, Any] = {}
     if preparation is not None:
         known = preparation.edge_options(list(files) if len(files) > 1 else [""])
-    weight: Any = _by_kind("weight", args.weight, files)
-    source = _by_kind("source", args.source, files)
-    target = _by_kind("target", args.target, files)
+    weight: Any = _by_edge_type("weight", args.weight, files)
+    source = _by_edge_type("source", args.source, files)
+    target = _by_edge_type("target", args.target, files)
     if (source is None) != (target is None):
         raise InputError("`--source` must come with `--target`. Got only one of them.")
     if source is None:
         source, target = known.get("source") or None, known.get("target") or None
-    time: Any = _by_kind("time", args.time, files) or known.get("time") or None
+    time: Any = _by_edge_type("time", args.time, files) or known.get("time") or None
+    written: Any = _by_edge_type("time-format", args.time_format, files)
+    if written is not None and time is None:
+        raise InputError("`--time-format` must come with `--time COLUMN`. Got no column.")
+    if written is None and args.time is None:
+        written = known.get("time_format") or None
     bounds: Any = None if args.weight_bounds is None else list(map(tuple, args.weight_bounds))
     given = len(args.weight or ())
     if given != len(bounds or ()) and not (bounds is None and _declares_weight(args, schema)):
         raise InputError(
             "`--weight` must come with `--weight-bounds LOW HIGH`, one pair for each, or with a "
-            "schema that has them as [weight]: bounds read from the table would tell of single "
+            "schema that has them as [weight]: bounds read from the table would reveal single "
             f"edges. Got {given} and {len(bounds or ())}."
         )
     if bounds is not None:
@@ -637,6 +714,7 @@ def edge_options(
         "weight": weight,
         "weight_bounds": bounds,
         "time": time,
+        "time_format": written,
         "since": args.since,
         "until": args.until,
         "source": source,
@@ -653,26 +731,28 @@ def _declares_weight(args: argparse.Namespace, schema: Schema | None) -> bool:
     return schema is not None and schema.weight is not None
 
 
-def _by_kind(
-    option: str, words: Sequence[str] | None, kinds: Mapping[str, Path]
+def _by_edge_type(
+    option: str, words: Sequence[str] | None, edge_types: Mapping[str, Source]
 ) -> str | dict[str, str] | None:
-    """Return a column for every edge table, or those given as KIND=COLUMN."""
+    """Return a column for every edge table, or those given as TYPE=COLUMN."""
     if words is None:
         return None
     found: dict[str, str] = {}
     for word in words:
-        kind, is_named, column = word.partition("=")
-        if not is_named or kind not in kinds:
+        edge_type, is_named, column = word.partition("=")
+        if not is_named or edge_type not in edge_types:
             if len(words) > 1:
                 raise InputError(
-                    f"`--{option}` must be KIND=COLUMN where it is given several times. "
-                    f"Got {word!r}; the kinds are {', '.join(kinds)}."
+                    f"`--{option}` must be TYPE=COLUMN where it is given several times. "
+                    f"Got {word!r}; the edge types are {', '.join(edge_types)}."
                 )
             return word
-        if kind in found:
-            raise InputError(f"`--{option}` must name each kind once. Got {kind!r} twice.")
-        found[kind] = column
-    return found if len(kinds) > 1 else next(iter(found.values()))
+        if edge_type in found:
+            raise InputError(
+                f"`--{option}` must name each edge type once. Got {edge_type!r} twice."
+            )
+        found[edge_type] = column
+    return found if len(edge_types) > 1 else next(iter(found.values()))
 
 
 def _is_node_level(args: argparse.Namespace, level: str | None) -> bool:
@@ -684,7 +764,7 @@ def _no_label() -> InputError:
 
 
 def _check_node_level(args: argparse.Namespace, has_schema: bool) -> None:
-    """Refuse to learn from single people what must be declared (privacy page, section 2)."""
+    """Refuse to infer from the table what must be declared (privacy page, section 2)."""
     from gapgnn.graph.tables import has_stated_width
 
     if not has_schema:
@@ -699,8 +779,8 @@ def _check_node_level(args: argparse.Namespace, has_schema: bool) -> None:
         )
     if args.dangling == "drop":
         raise InputError(
-            "`--dangling` must be keep at node level, where an entry that names nobody holds its "
-            "slot: dropped, other people's lists would change with who is there. Got 'drop'."
+            "`--dangling` must be keep at node level, where edges to ids without a row count for "
+            "the out-degree: dropped, removing a person would change other records. Got 'drop'."
         )
     if args.min_class_count is not None:
         raise InputError(
@@ -719,20 +799,20 @@ def add_curator_option(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--curator-only",
         metavar="REASON",
-        help="for people with a privacy budget: the figures stay with the curator, and the look is "
-        "written to the ledger with this reason, uncharged",
+        help="for people with a privacy budget: the figures stay with the curator, and the access "
+        "is recorded in the ledger with this reason, uncharged",
     )
 
 
 def check_curator(args: argparse.Namespace, graph: Graph, *, purpose: str) -> None:
-    """Refuse to look at people who have a budget without spending it, unless the curator says so.
+    """Refuse uncharged access to people who have a budget, unless the curator gives a reason.
 
-    Figures of an experiment or an attack are computed from private data without noise. Whoever
-    passes them on releases them, so under a grant they are for the curator alone, on record.
+    Figures of an experiment or an attack are computed from private data without noise. Passing
+    them on is a release, so under a budget they are for the curator only, and the access is logged.
     """
     from gapgnn.privacy.ledger import People
 
-    check_look(
+    check_access(
         People.of(graph),
         ledger=getattr(args, "ledger", None),
         curator_only=args.curator_only,
@@ -740,32 +820,32 @@ def check_curator(args: argparse.Namespace, graph: Graph, *, purpose: str) -> No
     )
 
 
-def check_look(
+def check_access(
     people: People, *, ledger: str | Path | None, curator_only: str | None, purpose: str
 ) -> None:
-    """Refuse a look at people with a budget that has no reason; write the others to the ledger.
+    """Refuse access to people with a budget without a reason; record it in the ledger otherwise.
 
     Args:
-        people: whose data is looked at.
-        ledger: its file; left out: the user's own.
-        curator_only: why the curator looks; None if nobody said so.
-        purpose: the command that looks.
+        people: whose data is read.
+        ledger: its file; left out: the user's ledger.
+        curator_only: the curator's reason; None if there is none.
+        purpose: the command that reads the data.
     """
     from gapgnn.privacy.ledger import Ledger
 
-    book = Ledger(ledger)
-    budgets = book.budgets_of(people)
+    opened = Ledger(ledger)
+    budgets = opened.budgets_of(people)
     if not budgets:
-        book.note_overlaps(people)
+        opened.note_overlaps(people)
         return
     if curator_only is None:
         raise PrivacyError(
             f"the people of {budgets[0].population!r} have a privacy budget, and `{purpose}` shows "
-            "figures computed from their data without spending it. Say `--curator-only REASON` if "
-            "they stay with you: the look is then written to the ledger."
+            "figures computed from their data without spending it. Give `--curator-only REASON` if "
+            "they stay with you: this access is then recorded in the ledger."
         )
     for budget in budgets:
-        book.look(
+        opened.log_access(
             people,
             level=budget.level,
             relation=budget.relation,
@@ -775,6 +855,6 @@ def check_look(
 
 
 def reading_bars(quiet: bool) -> AbstractContextManager[Callable[[str, int, int | None], None]]:
-    """Return bars for what is read; they are gone once everything is."""
+    """Return progress bars for reading, which disappear at the end."""
     columns = ("TaskProgressColumn", "TimeRemainingColumn")
     return progress_bars("reading {task.description:<12}", *columns, quiet=quiet)

@@ -10,6 +10,10 @@ import gapgnn.graph.datasets as datasets
 from gapgnn.cli.output import console, emit_json, progress_bars, say
 
 EPILOG = """\
+examples:
+  gapgnn datasets
+  gapgnn datasets --fetch cora
+
 Files are looked for in the folder that the variable GAPGNN_DATA names, then in the user's cache
 (~/.cache/gapgnn); what is in neither is downloaded into the cache when it is first used.
 """

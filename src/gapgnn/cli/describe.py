@@ -13,8 +13,8 @@ from gapgnn.cli.data import (
     add_curator_option,
     add_data_options,
     add_level_option,
+    check_access,
     check_curator,
-    check_look,
     dialect_of,
     load_graph,
     table_options,
@@ -24,7 +24,7 @@ from gapgnn.cli.output import console, emit_json
 
 if TYPE_CHECKING:
     from gapgnn.graph import Graph
-    from gapgnn.graph.tables import ColumnFate
+    from gapgnn.graph.tables import ColumnReport
 
 EXAMPLES = """\
 examples:
@@ -37,7 +37,7 @@ examples:
                                                    that training would refuse, and why
 
 The figures are exact, not private: they are for the holder of the data. Of people with a privacy
-budget say `--curator-only REASON`, and the look is written to the ledger.
+budget give `--curator-only REASON`, and the access is recorded in the ledger.
 """
 
 
@@ -83,13 +83,13 @@ def _is_about_nodes_alone(args: argparse.Namespace) -> bool:
     """Whether only a node table is given, and only what belongs to it."""
     others = (
         *("dataset", "store", "edges", "features", "directed", "dangling", "min_class_count"),
-        *("weight", "weight_bounds", "time", "since", "until"),
+        *("weight", "weight_bounds", "time", "time_format", "since", "until"),
     )
     return args.nodes is not None and all(getattr(args, name) is None for name in others)
 
 
 def _check_nodes(args: argparse.Namespace) -> None:
-    """Refuse to look at people of a node table who have a budget, unless the curator says why."""
+    """Refuse to read people of a node table who have a budget, unless the curator says why."""
     import numpy as np
     import pyarrow as pa
 
@@ -102,7 +102,7 @@ def _check_nodes(args: argparse.Namespace) -> None:
     for batch in table.batches([first], types={first: pa.large_string()}):
         names.update(map(str, batch.column(first).drop_null().to_pylist()))
     if names:
-        check_look(
+        check_access(
             People.listed(np.array(sorted(names)), namespace=args.population or "default"),
             ledger=args.ledger,
             curator_only=args.curator_only,
@@ -110,7 +110,7 @@ def _check_nodes(args: argparse.Namespace) -> None:
         )
 
 
-def _columns(args: argparse.Namespace) -> list[ColumnFate]:
+def _columns(args: argparse.Namespace) -> list[ColumnReport]:
     """Return every column of the node table and what becomes of it."""
     from gapgnn.graph.tables import survey_columns
 
@@ -123,7 +123,7 @@ def _columns(args: argparse.Namespace) -> list[ColumnFate]:
 
 
 def _summary(loaded: LoadedGraph) -> dict[str, Any]:
-    """Return everything worth knowing about a graph before training on it."""
+    """Return a summary of a graph: sizes, classes, degrees, split and rows left out."""
     import numpy as np
 
     from gapgnn.graph.tables import EdgeCounts
@@ -140,10 +140,12 @@ def _summary(loaded: LoadedGraph) -> dict[str, Any]:
     return {
         "dataset": graph.name,
         "nodes": graph.num_nodes,
-        "arcs": sum(kind.num_arcs for kind in graph.edge_types),
-        "edge_types": {one.kind: _edges(one) for one in graph.edge_types} if graph.more else None,
-        "weights": None if graph.more else _edges(graph)["weights"],
-        "dangling": sum(kind.num_dangling for kind in graph.edge_types),
+        "arcs": sum(one.num_arcs for one in graph.edge_types),
+        "edge_types": {one.edge_type: _edges(one) for one in graph.edge_types}
+        if graph.more_edge_types
+        else None,
+        "weights": None if graph.more_edge_types else _edges(graph)["weights"],
+        "dangling": sum(one.num_dangling for one in graph.edge_types),
         "features": graph.num_features,
         "declared": declared,
         "inferred": list(graph.inferred),
@@ -165,7 +167,7 @@ def _summary(loaded: LoadedGraph) -> dict[str, Any]:
 
 
 def _edges(graph: Graph) -> dict[str, Any]:
-    """Return the number of arcs of one kind, and its weights."""
+    """Return the number of arcs of one edge type, and its weights."""
     weights = None
     if graph.weights is not None and graph.weight_bounds is not None:
         low, high = graph.weight_bounds
@@ -182,8 +184,8 @@ def _print(summary: dict[str, Any]) -> None:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     table.add_row("nodes", f"{summary['nodes']:,}")
-    kind = "directed" if summary["directed"] else "undirected, each edge counted twice"
-    table.add_row("arcs", f"{summary['arcs']:,} ({kind})")
+    counted = "directed" if summary["directed"] else "undirected, each edge counted twice"
+    table.add_row("arcs", f"{summary['arcs']:,} ({counted})")
     for name, about in (summary["edge_types"] or {}).items():
         weighed = _weighed(about["weights"])
         table.add_row(escape(f"  {name}"), f"{about['arcs']:,}" + (weighed and f", {weighed}"))
@@ -210,7 +212,7 @@ def _print(summary: dict[str, Any]) -> None:
         dropped = f"{summary['dropped_self_loops']:,} self-loops, "
         dropped += f"{summary['dropped_duplicates']:,} duplicate edges"
         if summary["dropped_dangling"]:
-            dropped += f", {summary['dropped_dangling']:,} edges that name somebody without a row"
+            dropped += f", {summary['dropped_dangling']:,} edges that name an id without a row"
         table.add_row("dropped", dropped)
     for name, text in EDGE_COUNTS.items():
         if summary.get(name):
@@ -219,13 +221,13 @@ def _print(summary: dict[str, Any]) -> None:
     console(to_stderr=False).print(table)
 
 
-def _print_columns(columns: Sequence[ColumnFate], title: str) -> None:
+def _print_columns(columns: Sequence[ColumnReport], title: str) -> None:
     from rich.markup import escape
     from rich.table import Column, Table
 
     heads = (
         Column("column", overflow="fold"),
-        "kind",
+        "type",
         Column("range", overflow="fold"),
         Column("missing", justify="right"),
         Column("becomes", overflow="fold"),
@@ -233,7 +235,7 @@ def _print_columns(columns: Sequence[ColumnFate], title: str) -> None:
     table = Table(*heads, title=escape(title))
     for one in columns:
         missing = "-" if one.missing is None else f"{one.missing:.1%}"
-        cells = (one.name, one.kind, one.range or "-", missing, one.becomes)
+        cells = (one.name, one.type, one.range or "-", missing, one.becomes)
         table.add_row(*map(escape, cells))
     console(to_stderr=False).print(table)
 

@@ -15,17 +15,25 @@ from gapgnn.cli.data import (
     add_data_options,
     check_curator,
     check_options,
+    data_words,
     load_graph,
 )
 from gapgnn.cli.output import complain, console, emit_json, is_quiet, note
+from gapgnn.cli.receipts import emit_result, receipt
 from gapgnn.errors import GapgnnError, InputError, check_choice, check_integer
-from gapgnn.evaluation.grid import EXPERIMENTS, FIGURES, Failure, estimate, missing_tasks
+from gapgnn.evaluation.grid import (
+    EXPERIMENTS,
+    FIGURES,
+    METHODS,
+    Failure,
+    estimate,
+    missing_tasks,
+)
 from gapgnn.training import duration
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import TaskID
-    from rich.table import Table
 
     from gapgnn.evaluation.grid import (
         Configuration,
@@ -43,8 +51,9 @@ ALL = "all"
 TEXT = """\
 Train and measure the rows of the paper's tables and figures, and ours beside them: accuracy (all
 methods at one budget), tradeoff (accuracy against epsilon), encoder, hops and degree (ablations),
-membership (attack). Finished rows are kept in FOLDER/results.jsonl; interrupted or killed, the same
-command runs only what is missing. `gapgnn report FOLDER` turns the folder into a page.
+membership, label-inference, inductive-links and reconstruction (attacks). Finished rows are kept in
+FOLDER/results.jsonl; interrupted or killed, the same command runs only what is missing. `gapgnn
+report FOLDER` turns the folder into a page.
 
 The figures are computed from the data without noise: they are for the curator. The models are not
 released, so nothing is charged to your ledger."""
@@ -54,12 +63,9 @@ examples:
   gapgnn experiment accuracy --datasets facebook100/Cornell5 --out results
   gapgnn experiment tradeoff hops --datasets social --methods gap --levels edge --out results
   gapgnn experiment accuracy --edges friends.csv --nodes people.csv --label year --out results
-  gapgnn experiment all --relation directed --select validation --jobs 4 --out results
+  gapgnn experiment accuracy --as-paper --out paper
+  gapgnn experiment all --as-paper --datasets facebook100/Cornell5 --jobs 4 --out results
 """
-_OWN_DATA = (
-    *("store", "edges", "nodes", "label", "schema", "features", "dangling", "min_class_count"),
-    *("delimiter", "decimal", "thousands"),
-)
 _COLUMNS = "data set", "experiment", "method", "level", "epsilon", "parameters"
 # What stands beside accuracy, under heads that leave room for it.
 _BESIDE = {"majority": "largest", "balanced_accuracy": "balanced", "macro_f1": "F1", "auc": "AUC"}
@@ -102,6 +108,12 @@ def _add_grid_options(grid: argparse._ArgumentGroup) -> None:
         type=float,
         metavar="X",
         help="budgets of the private rows (default: the paper's)",
+    )
+    grid.add_argument(
+        "--as-paper",
+        action="store_true",
+        help="as published: relation directed, the paper's deltas, parameters selected by "
+        "validation accuracy, and (unless others are named) the papers' data sets",
     )
     grid.add_argument(
         "--relation",
@@ -169,10 +181,13 @@ def execute(args: argparse.Namespace) -> int:
     """Plan the grid, check everything, run what is missing, report."""
     from gapgnn.evaluation.grid import Store
 
+    if args.as_paper:
+        _follow_paper(args)
     configurations = _configurations(args)
     sources = _sources(args)
     if args.out is None and not args.dry_run:
         raise InputError("`--out` must name the folder of the results. Got none.")
+    receipt().folder = args.out
     store = None if args.out is None else Store(args.out)
     records = [] if store is None else store.records()
     executor = _executor(args)
@@ -187,11 +202,32 @@ def execute(args: argparse.Namespace) -> int:
     if args.json:
         failed = [{**_named(task), "reason": reason} for task, reason in summary.failures]
         done = {"planned": summary.planned, "found": summary.found, "ran": summary.ran}
-        seconds = round(summary.seconds, 3)
-        emit_json({"out": str(args.out), **done, "failed": failed, "seconds": seconds})
+        seconds = {"total": round(summary.seconds, 3)}
+        emit_result({"out": str(args.out), **done, "failed": failed, "seconds": seconds})
     else:
         _print_results(rows, store, summary)
     return 1 if summary.failures else 0
+
+
+def _follow_paper(args: argparse.Namespace) -> None:
+    """Set relation, selection and data sets of the paper; an option against them is an error.
+
+    Delta follows from the size of each graph, once it is open.
+    """
+    from gapgnn.evaluation.report import DATASETS
+
+    if args.relation not in ("auto", "directed"):
+        raise InputError(
+            "`--as-paper` must not come with another relation than directed, the paper's. Got "
+            f"{args.relation!r}."
+        )
+    for option in ("edge_delta", "node_delta"):
+        if getattr(args, option) is not None:
+            name = option.replace("_", "-")
+            raise InputError(f"`--as-paper` must not come with `--{name}`. Got both.")
+    args.relation, args.select = "directed", "validation"
+    if args.datasets is args.dataset is args.edges is args.store is None:
+        args.datasets = list(DATASETS)
 
 
 def _configurations(args: argparse.Namespace) -> list[Any]:
@@ -230,7 +266,7 @@ def _sources(args: argparse.Namespace) -> list[Source]:
     check_options(args, needs_label=True)
     own = args.store or args.nodes
     if own is not None:
-        return [Source(own.stem, _own_words(args), functools.partial(_open, args))]
+        return [Source(own.stem, data_words(args), functools.partial(_open, args))]
     names = args.datasets or [args.dataset or DEFAULT_DATASET]
     known = dict.fromkeys(dataset_info(name).name for name in names)
     return [
@@ -248,25 +284,14 @@ def _open(args: argparse.Namespace, seed: int) -> Graph:
     return load_graph(args, seed=seed, quiet=True).graph
 
 
-def _own_words(args: argparse.Namespace) -> tuple[str, ...]:
-    """Return the words that choose somebody's own data."""
-    words: list[str] = []
-    for name in _OWN_DATA:
-        value = getattr(args, name)
-        if value is not None:
-            words += ["--" + name.replace("_", "-"), str(value)]
-    for column in args.drop or ():
-        words += ["--drop", column]
-    if args.directed is not None:
-        words.append("--directed" if args.directed else "--undirected")
-    return tuple(words)
-
-
 def _rows(args: argparse.Namespace, source: Source, configurations: Sequence[Any]) -> list[Row]:
-    """Return one data set's rows; a row that cannot work stops everything before it starts."""
-    from gapgnn.evaluation.grid import Row, Task, code_version, open_graph
+    """Return one data set's rows; an invalid row is refused before anything runs."""
+    from gapgnn.evaluation.grid import Row, Task, code_version, open_graph, with_paper_delta
 
     graph = open_graph(source, args.seed)
+    if args.as_paper:
+        sizes = {"arcs": graph.num_arcs, "nodes": graph.num_nodes}
+        configurations = [with_paper_delta(one, **sizes) for one in configurations]
     if not args.dry_run:
         check_curator(args, graph, purpose="experiment")
     # On a cluster the folder may be another machine's.
@@ -278,7 +303,7 @@ def _rows(args: argparse.Namespace, source: Source, configurations: Sequence[Any
             source=source,
             fingerprint=graph.fingerprint,
             arcs=graph.num_arcs,
-            version=code_version(configuration.metric),
+            version=code_version(configuration.metric, configuration.estimator),
             repeats=args.repeats,
             seed=args.seed,
             noise=args.noise,
@@ -287,11 +312,17 @@ def _rows(args: argparse.Namespace, source: Source, configurations: Sequence[Any
             log_folder=logs,
             tensorboard=args.tensorboard,
         )
-        row = Row(task, args.select)
+        # What an attack finds is not selected by validation accuracy, in the paper either.
+        is_fixed = args.as_paper and configuration.attack is not None
+        row = Row(task, "fixed" if is_fixed else args.select)
         try:
             for part in row.parts:
                 part.estimator().check()
         except GapgnnError as error:
+            if args.methods is None and configuration.method not in METHODS:
+                # Of another package, and nobody named it.
+                complain(f"{_row_words(configuration)} is left out: {error}")
+                continue
             hint = "Leave the row out with `--methods` or `--levels`, or change the option."
             raise InputError(f"{_row_words(configuration)}: {error} {hint}") from None
         rows.append(row)
@@ -299,7 +330,7 @@ def _rows(args: argparse.Namespace, source: Source, configurations: Sequence[Any
 
 
 def _executor(args: argparse.Namespace) -> Executor | None:
-    """Return who does the tasks; None is this process."""
+    """Return the executor of the tasks; None is this process."""
     from gapgnn.evaluation.grid import local_executor
 
     if args.ray is None:
@@ -316,14 +347,9 @@ def _run(
     records: Sequence[Record],
     executor: Executor | None,
 ) -> Summary:
-    """Run what is missing, showing how far it is."""
+    """Run what is missing, and show the progress."""
     from gapgnn.evaluation.grid import run_grid
 
-    attack = None
-    if any(row.task.configuration.attack is not None for row in rows):
-        from gapgnn.attacks import membership_attack
-
-        attack = membership_attack
     torn = store.half_written()
     if torn:
         complain(
@@ -333,7 +359,7 @@ def _run(
     screen = console(to_stderr=True)
     progress = GridProgress(screen, records, jobs=args.jobs or 1, quiet=args.json or is_quiet())
     with progress.bars:
-        return run_grid(rows, store, attack=attack, executor=executor, watcher=progress)
+        return run_grid(rows, store, executor=executor, watcher=progress)
 
 
 def _print_plan(args: argparse.Namespace, rows: Sequence[Row], records: Sequence[Record]) -> None:
@@ -358,7 +384,8 @@ def _print_plan(args: argparse.Namespace, rows: Sequence[Row], records: Sequence
         about = duration(line["seconds"]) if line["runs"] else "there"
         lines.append([*map(str, list(line.values())[: len(_COLUMNS)]), str(line["runs"]), about])
     out = console(to_stderr=False)
-    out.print(_table((*_COLUMNS, "to run", "about"), lines, title=title))
+    out.print(title)
+    _print_table(out, (*_COLUMNS, "to run", "about"), lines)
     out.print(
         f"About {duration(total)} with {jobs} {'job' if jobs == 1 else 'jobs'}: an estimate from "
         f"{'earlier results here' if records else 'runs on another machine'}, not a promise. Runs "
@@ -367,7 +394,7 @@ def _print_plan(args: argparse.Namespace, rows: Sequence[Row], records: Sequence
 
 
 def _named(task: Task) -> dict[str, Any]:
-    """Return what a row is called: data set, experiment, method, level, epsilon, parameters."""
+    """Return the name of a row: data set, experiment, method, level, epsilon, parameters."""
     configuration = task.configuration
     epsilon = "inf" if configuration.epsilon is None else f"{configuration.epsilon:g}"
     return {
@@ -376,12 +403,12 @@ def _named(task: Task) -> dict[str, Any]:
         "method": configuration.method,
         "level": configuration.level,
         "epsilon": epsilon,
-        "parameters": " ".join(_settings(configuration.parameters, configuration.attack)),
+        "parameters": " ".join(_settings(configuration.parameters, configuration.attack_options)),
     }
 
 
 def _settings(*settings: Mapping[str, Any] | None) -> Iterable[str]:
-    """Yield what was set; what is read of one's own is already part of the row's name."""
+    """Yield the parameters that were set, except `own`, which is part of the row's name."""
     for some in settings:
         yield from (f"{k}={v}" for k, v in (some or {}).items() if k != "own")
 
@@ -392,8 +419,9 @@ def _row_words(configuration: Configuration) -> str:
 
 
 def _print_results(rows: Sequence[Row], store: Store, summary: Summary) -> None:
-    """Print every row that was asked for, then what was done."""
-    from gapgnn.evaluation import bootstrap_interval
+    """Print every requested row, then a summary of the run."""
+    from gapgnn.evaluation import shown_interval
+    from gapgnn.evaluation.report import unpublished
 
     known = {(record.key, record.experiment): record for record in store.records()}
     measured: list[list[str]] = []
@@ -405,18 +433,21 @@ def _print_results(rows: Sequence[Row], store: Store, summary: Summary) -> None:
             continue
         names = _named(row.task)
         names["parameters"] = " ".join(_settings(record.parameters))
-        low, high = bootstrap_interval(record.runs)
-        measured.append([*names.values(), f"{record.mean:.1%}", f"{low:.1%} to {high:.1%}"])
+        names["delta"] = "" if record.delta is None else f"{record.delta:.3g}"
+        ends = shown_interval(record.runs)
+        interval = "" if ends is None else f"{ends[0]:.1%} to {ends[1]:.1%}"
+        repeats = str(len(record.runs))
+        measured.append([*names.values(), repeats, f"{record.mean:.1%}", interval])
         if record.figures("majority"):
             del names["experiment"]
             figures = [_mean(record.figures(name)) for name in _BESIDE]
             beside.append([*names.values(), *figures])
     out = console(to_stderr=False)
-    out.print(_table((*_COLUMNS, "mean", "95 %"), measured))
+    _print_table(out, (*_COLUMNS, "delta", "repeats", "mean", "95 %"), measured)
     if beside:
-        columns = [name for name in _COLUMNS if name != "experiment"]
+        columns = [name for name in (*_COLUMNS, "delta") if name != "experiment"]
         out.print("Beside accuracy:")
-        out.print(_table((*columns, *_BESIDE.values()), beside))
+        _print_table(out, (*columns, *_BESIDE.values()), beside)
     out.print(
         f"{summary.planned} rows: {summary.found} were there, {summary.ran} runs in "
         f"{duration(summary.seconds)}, {len(summary.failures)} failed. Results in {store.path}; "
@@ -427,15 +458,25 @@ def _print_results(rows: Sequence[Row], store: Store, summary: Summary) -> None:
     note("Note: computed from the data without noise, for the curator only.")
     if any(row.select == "validation" for row in rows):
         note("Note: parameters were chosen by validation accuracy; epsilon does not cover it.")
+    if said := unpublished(row.task.source.name for row in rows):
+        note(f"Note: {said}")
 
 
-def _table(columns: Sequence[str], lines: Sequence[Sequence[str]], *, title: str = "") -> Table:
-    """Return a table for the terminal, without the columns that every line leaves empty."""
+def _print_table(out: Console, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    """Print a table without the columns that every line leaves empty.
+
+    What all lines have in common is printed above them once.
+    """
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=title or None)
     filled = [number for number in range(len(columns)) if any(line[number] for line in lines)]
+    shared = [number for number in filled if _is_shared(columns[number], number, lines)]
+    if shared:
+        words = ", ".join(f"{columns[number]} {lines[0][number]}" for number in shared)
+        out.print(f"All rows: {words}.", markup=False, soft_wrap=True)
+    filled = [number for number in filled if number not in shared]
+    table = Table()
     is_name = [columns[number] == "method" for number in filled]
     for number, is_whole in zip(filled, is_name, strict=True):
         # Where there is little room the other columns give way: the name of a method is never cut.
@@ -448,7 +489,17 @@ def _table(columns: Sequence[str], lines: Sequence[Sequence[str]], *, title: str
                 for cell, is_whole in zip(cells, is_name, strict=True)
             )
         )
-    return table
+    out.print(table)
+
+
+def _is_shared(column: str, number: int, lines: Sequence[Sequence[str]]) -> bool:
+    """Return whether several lines have one value in a column that says what they are about."""
+    return (
+        column in (*_COLUMNS, "delta", "repeats")
+        and column != "method"
+        and len(lines) > 1
+        and len({line[number] for line in lines}) == 1
+    )
 
 
 def _mean(figures: Sequence[float]) -> str:
@@ -456,7 +507,7 @@ def _mean(figures: Sequence[float]) -> str:
 
 
 class Pace:
-    """How much is left to do, corrected by how long what is done really took."""
+    """The estimated remaining time, corrected by the time that finished tasks took."""
 
     def __init__(self, estimates: Sequence[float], *, jobs: int) -> None:
         self._left = sum(estimates)
@@ -472,12 +523,12 @@ class Pace:
         self._since = time.monotonic()
 
     def seconds_left(self) -> float:
-        """Return the estimate for now: it runs down between two finished tasks."""
+        """Return the current estimate: it decreases between two finished tasks."""
         ratio = self._taken / self._expected if self._expected else 1.0
         return max(0.0, self._left * ratio / self._jobs - (time.monotonic() - self._since))
 
     def __str__(self) -> str:
-        """Say it as of the moment the display is drawn."""
+        """Return the current estimate as text."""
         return f"{duration(self.seconds_left())} left"
 
 
@@ -516,7 +567,7 @@ class GridProgress:
         )
 
     def done(self, task: Task, result: Record | Failure) -> None:
-        """Move the bar, and say what came out."""
+        """Move the bar, and print the result."""
         from rich.markup import escape
 
         self._finished += 1
@@ -543,7 +594,7 @@ def _described(task: Task) -> str:
     if configuration.epsilon is not None:
         words.append(f"epsilon {configuration.epsilon:g}")
     words += _settings(configuration.parameters)
-    words += [f"{name} {value}" for name, value in (configuration.attack or {}).items()]
+    words += [f"{name} {value}" for name, value in configuration.attack_options.items()]
     return ", ".join(words)
 
 

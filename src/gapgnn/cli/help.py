@@ -1,4 +1,4 @@
-"""`gapgnn help COMMAND`: the same as `gapgnn COMMAND --help`, where people look for it first."""
+"""`gapgnn help COMMAND`: the same as `gapgnn COMMAND --help`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ examples:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add what help is wanted about."""
+    """Add the command to explain."""
     parser.epilog = EXAMPLES
     parser.add_argument(
         "words", nargs="*", metavar="COMMAND", help="a command, and its subcommands if it has any"

@@ -1,4 +1,4 @@
-"""``gapgnn ledger``: budgets of people, what was charged to them, and how far they go."""
+"""``gapgnn ledger``: budgets of people, their charges, and forecasts."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 # Named, and not what they offer: that loads NumPy and SciPy, and a misspelt option needs neither.
 import gapgnn.privacy as privacy
-import gapgnn.privacy.ledger as books
-from gapgnn.cli.data import add_dialect_options, dialect_of
+import gapgnn.privacy.ledger as ledgers
+from gapgnn.cli.data import DIALECT_OPTIONS, add_dialect_options, dialect_of, table_word
+from gapgnn.cli.options import number_or_auto
 from gapgnn.cli.output import complain, emit_json, plain_cell, say
-from gapgnn.errors import InputError, did_you_mean
+from gapgnn.errors import InputError, IntegrityError, check_number, did_you_mean
 from gapgnn.privacy.ledger import COMPOSITIONS
 
 if TYPE_CHECKING:
@@ -38,8 +39,12 @@ examples:
   gapgnn ledger settings require-grant on            nothing without a budget
   gapgnn ledger export --out ledger.csv
   gapgnn ledger verify                               was a row changed or removed?
+  gapgnn ledger verify --against ledger-2027.json    since this export, or this model, was written?
+  gapgnn ledger watch --warn-at 0.8                  exit code 1 once a budget is used up to 80%
   gapgnn ledger init team.sqlite                     a ledger at a path of your own
 """
+# Where a release, and a saved model, say which charge they are.
+_EXCERPTS = ("ledger.json", "card.json")
 # Below this share of the budget an amount is rounding.
 NOTHING = 1e-6
 # So many fits of a plan are shown to people; JSON has all that are planned.
@@ -52,7 +57,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _add_common(parser, json=False, ledger=None)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions")
     init = actions.add_parser("init", help="make a ledger at a path of your own")
-    init.add_argument("path", metavar="PATH", type=Path, help="a new file")
+    init.add_argument(
+        "path", metavar="PATH", help="a new file, or postgresql://HOST/DATABASE for many machines"
+    )
+    init.add_argument(
+        "--from",
+        dest="source",
+        metavar="LEDGER",
+        help="move this ledger there: everything is copied, and the old one is closed",
+    )
     grant = actions.add_parser("grant", help="set the budget of people, or replace it")
     _configure_grant(grant)
     show = actions.add_parser("show", help="the charges of one population, and what is left")
@@ -60,14 +73,33 @@ def configure(parser: argparse.ArgumentParser) -> None:
     forecast = actions.add_parser("forecast", help="how many more fits a budget allows")
     _configure_forecast(forecast)
     settings = actions.add_parser("settings", help="show or change a setting of the ledger")
-    settings.add_argument("name", metavar="NAME", nargs="?", help="require-grant")
+    settings.add_argument("name", metavar="NAME", nargs="?", help="require-grant, ...")
     settings.add_argument("value", metavar="VALUE", nargs="?", help="on or off")
     export = actions.add_parser("export", help="write all grants, charges and notes to a file")
     export.add_argument(
         "--out", type=Path, required=True, metavar="FILE", help="a new .csv or .json file"
     )
     verify = actions.add_parser("verify", help="check that no row was changed or removed")
-    for action in (init, grant, show, forecast, settings, export, verify):
+    verify.add_argument(
+        "--against",
+        type=Path,
+        metavar="FILE",
+        help="also that nothing was since: an export in JSON, a release, a saved model or its "
+        "card.json",
+    )
+    watch = actions.add_parser("watch", help="tell a monitor which budgets are nearly used up")
+    watch.add_argument(
+        "--warn-at", type=float, default=0.8, metavar="X", help="share of a budget (0.8)"
+    )
+    key = actions.add_parser("key", help="make a private key with which entries are signed")
+    key.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new file")
+    signer = actions.add_parser("signer", help="register who signs with a key")
+    signer.add_argument("name", metavar="NAME", help="of the signer")
+    signer.add_argument("public_key", metavar="KEY", help="the public key, as `key` printed it")
+    approve = actions.add_parser("approve", help="approve what another signer proposed")
+    approve.add_argument("number", metavar="N", type=int, nargs="?", help="of the proposal")
+    every = (init, grant, show, forecast, settings, export, verify, watch, key, signer, approve)
+    for action in every:
         # Suppressed, or the action's default would overwrite what stood before its name.
         _add_common(action, json=argparse.SUPPRESS, ledger=argparse.SUPPRESS)
 
@@ -79,7 +111,10 @@ def _configure_grant(parser: argparse.ArgumentParser) -> None:
         help="what to call these people; a known population, or a data set of `gapgnn datasets`",
     )
     parser.add_argument(
-        "--nodes", type=Path, metavar="FILE", help="the table of its people; only ids are read"
+        "--nodes",
+        type=table_word,
+        metavar="FILE",
+        help="the table of its people; only ids are read",
     )
     parser.add_argument(
         "--id", metavar="COLUMN", help="the column with the ids (`id`, or else the first one)"
@@ -97,7 +132,7 @@ def _configure_grant(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--epsilon", type=float, required=True, metavar="E", help="for all charges")
     parser.add_argument(
         "--delta",
-        type=_number_or_auto,
+        type=number_or_auto,
         metavar="auto|D",
         help="for all charges (as before; for a new budget auto, as a run has it: by the number of "
         "people at node level, and at edge level by the number of edges, which is known of a data "
@@ -140,30 +175,24 @@ def _configure_forecast(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _number_or_auto(text: str) -> float | str:
-    try:
-        return "auto" if text == "auto" else float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be auto or a number. Got {text!r}.") from None
-
-
 def _add_common(parser: argparse.ArgumentParser, *, json: Any, ledger: Any) -> None:
     parser.add_argument("--json", action="store_true", default=json, help="print one JSON object")
     parser.add_argument(
         "--ledger",
         metavar="FILE",
         default=ledger,
-        help="another ledger than GAPGNN_LEDGER or the user's own",
+        help="another ledger than GAPGNN_LEDGER or the user's own: a file, or an address such as "
+        "postgresql://HOST/DATABASE",
     )
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Do what was asked; without an action, list the budgets."""
-    ledger = books.Ledger(args.ledger)
+    """Run an action; without one, list the budgets."""
+    ledger = ledgers.Ledger(args.ledger)
     if args.action == "init":
         return _init(args)
-    if args.action == "verify":
-        return _verify(ledger, args)
+    if args.action in ("verify", "watch"):
+        return {"verify": _verify, "watch": _watch}[args.action](ledger, args)
     actions = {
         None: _list,
         "grant": _grant,
@@ -171,6 +200,9 @@ def execute(args: argparse.Namespace) -> int:
         "forecast": _forecast,
         "settings": _settings,
         "export": _export,
+        "key": _key,
+        "signer": _signer,
+        "approve": _approve,
     }
     actions[args.action](ledger, args)
     return 0
@@ -179,28 +211,32 @@ def execute(args: argparse.Namespace) -> int:
 def _list(ledger: Ledger, args: argparse.Namespace) -> None:
     budgets = ledger.summary()
     if args.json:
-        emit_json({"ledger": str(ledger.path), "budgets": _plain(budgets, ledger.entries())})
+        emit_json({"ledger": ledger.name, "budgets": _plain(budgets, ledger.entries())})
     elif budgets:
         _print_budgets(budgets, ledger.entries())
     else:
-        say(f"Nothing was granted or charged yet in {ledger.path}.", to_stderr=True)
+        say(f"Nothing was granted or charged yet in {ledger.name}.", to_stderr=True)
 
 
 def _init(args: argparse.Namespace) -> int:
     if args.ledger is not None:
         raise InputError("`--ledger` must be left out: `init` makes the ledger at PATH.")
-    was_there = args.path.exists()
-    ledger = books.Ledger.init(args.path)
+    ledger = ledgers.Ledger(args.path)
+    was_there = not ledger.create()
     ledger.summary()  # refuses whatever else may lie there
+    if args.source is not None:
+        ledgers.Ledger(args.source).move_to(ledger)
     if args.json:
-        emit_json({"ledger": str(ledger.path), "made": not was_there})
+        emit_json({"ledger": ledger.name, "made": not was_there})
+    elif args.source is not None:
+        say(f"Moved the ledger to {ledger.name}; the old one is closed.")
     elif was_there:
-        say(f"The ledger {ledger.path} was there already; nothing was changed.")
+        say(f"The ledger {ledger.name} was there already; nothing was changed.")
     else:
-        say(f"Made the ledger {ledger.path}.")
+        say(f"Made the ledger {ledger.name}.")
+        place = ledger.path.absolute() if isinstance(ledger.path, Path) else ledger.name
         say(
-            f"Use it with `--ledger {ledger.path}`, or set GAPGNN_LEDGER to "
-            f"{ledger.path.absolute()}.",
+            f"Use it with `--ledger {ledger.name}`, or set GAPGNN_LEDGER to {place}.",
             to_stderr=True,
         )
     return 0
@@ -215,12 +251,12 @@ def _grant(ledger: Ledger, args: argparse.Namespace) -> None:
     # What is no day at all is refused by the ledger.
     if (
         args.until is not None
-        and books.is_day(args.until)
+        and ledgers.is_day(args.until)
         and args.until < date.today().isoformat()
     ):
         raise InputError(f"`--until` must not be over. Got {args.until!r}.")
     about_table = {"id": args.id, "population": args.namespace}
-    about_table |= {key: getattr(args, key) for key in ("delimiter", "decimal", "thousands")}
+    about_table |= {key: getattr(args, key) for key in DIALECT_OPTIONS}
     for option, value in about_table.items():
         if value is not None and args.nodes is None:
             raise InputError(f"`--{option}` must come with `--nodes`. Got no table of people.")
@@ -252,7 +288,11 @@ def _grant(ledger: Ledger, args: argparse.Namespace) -> None:
     )
     if args.json:
         (plain,) = _plain([budget], ledger.entries(name))
-        emit_json({"ledger": str(ledger.path), "budget": plain})
+        proposed = {"proposals": ledger.proposals()} if _takes_two(ledger) else {}
+        emit_json({"ledger": ledger.name, "budget": plain, **proposed})
+        return
+    if _takes_two(ledger):
+        _say_done(ledger, args, {}, "")
         return
     say(
         f"{budget.population}: {budget.people:,} {'person' if budget.people == 1 else 'people'} in "
@@ -265,9 +305,9 @@ def _grant(ledger: Ledger, args: argparse.Namespace) -> None:
 
 
 def _people(args: argparse.Namespace) -> tuple[People | None, Graph | None]:
-    """Return who is meant and, of a data set, its graph.
+    """Return the people of a budget and, for a data set, its graph.
 
-    A data set's own graph is read, because anybody could have given its name to other people; the
+    The graph of a data set is read, because its name may have been given to other people; the
     ledger refuses the name then.
     """
     from gapgnn.cli.data import reading_bars
@@ -275,18 +315,20 @@ def _people(args: argparse.Namespace) -> tuple[People | None, Graph | None]:
     if args.nodes is not None:
         from gapgnn.graph.tables import read_ids
 
-        books.check_population(args.population)
-        namespace = "default" if args.namespace is None else books.check_population(args.namespace)
+        ledgers.check_population(args.population)
+        namespace = (
+            "default" if args.namespace is None else ledgers.check_population(args.namespace)
+        )
         with reading_bars(args.json) as progress:
             ids = read_ids(args.nodes, args.id, dialect=dialect_of(args), progress=progress)
-        return books.People.listed(ids, namespace=namespace, name=args.population), None
+        return ledgers.People.listed(ids, namespace=namespace, name=args.population), None
     from gapgnn.graph.datasets import dataset_names, load_dataset
 
     if args.population not in dataset_names():
         return None, None
     with reading_bars(args.json) as progress:
         graph = load_dataset(args.population, split_seed=None, progress=progress)
-    return books.People.of(graph), graph
+    return ledgers.People.of(graph), graph
 
 
 def _relation(
@@ -297,7 +339,7 @@ def _relation(
         return args.relation, "as given"
     if before is not None:
         return before.relation, "as before"
-    relation = privacy.resolve_relation(args.level, is_directed=bool(is_directed))
+    relation = privacy.resolve_relation(args.level, is_directed=bool(is_directed)).name
     by_graph = args.level == "edge" and is_directed is not None
     return relation, "as the data set is" if by_graph else f"the default at {args.level} level"
 
@@ -305,9 +347,10 @@ def _relation(
 def _entities(
     args: argparse.Namespace, relation: str, people: People | None, graph: Graph | None
 ) -> int:
-    """Return how many entities the level protects, as far as they were read; 0: not known."""
+    """Return how many entities the level protects; 0 if they were not read."""
     if graph is not None:
-        return privacy.count_entities(graph, args.level, relation)
+        promised = privacy.parse_relation(relation, args.level)
+        return privacy.EntityCounts.of(graph).protected(promised)
     return len(people.ids) if people is not None and args.level == "node" else 0
 
 
@@ -337,12 +380,12 @@ def _delta(
         return privacy.auto_delta(0), "of nobody"  # a name without people is refused by the ledger
     if args.level == "node":
         raise InputError(
-            f"`--delta` must be a number: who belongs to {args.population!r} is not known before "
-            "it is read again. Got auto."
+            f"`--delta` must be a number: the size of {args.population!r} is not known before "
+            "its tables are read again. Got auto."
         )
     raise InputError(
         "`--delta` must be a number at edge level: auto follows the number of edges, as in a run, "
-        "and a table of people does not tell it. Give the delta of your runs, a power of ten that "
+        "and a table of people does not have it. Give the delta of your runs, a power of ten that "
         "is at most 1 / (10 edges), such as `--delta 1e-7` for 600,000 edges."
     )
 
@@ -353,13 +396,13 @@ def _show(ledger: Ledger, args: argparse.Namespace) -> None:
     if not budgets:
         names = sorted({row.population for row in known})
         raise InputError(
-            f"`NAME` must be a population of {ledger.path}. Got {args.population!r}."
+            f"`NAME` must be a population of {ledger.name}. Got {args.population!r}."
             f"{did_you_mean(args.population, names)} `gapgnn ledger` lists all."
         )
     charges = ledger.entries(args.population)
     if args.json:
         plain = [{k: v for k, v in asdict(row).items() if k != "budget"} for row in charges]
-        about = {"ledger": str(ledger.path), "population": args.population}
+        about = {"ledger": ledger.name, "population": args.population}
         emit_json({**about, "budgets": _plain(budgets, charges), "charges": plain})
         return
     _print_budgets(budgets, charges)
@@ -371,7 +414,7 @@ def _show(ledger: Ledger, args: argparse.Namespace) -> None:
 
 
 def _forecast(ledger: Ledger, args: argparse.Namespace) -> None:
-    found = books.forecast_fits(
+    found = ledgers.forecast_fits(
         ledger,
         args.population,
         epsilon=args.epsilon,
@@ -381,7 +424,7 @@ def _forecast(ledger: Ledger, args: argparse.Namespace) -> None:
         every=args.every,
     )
     if args.json:
-        emit_json({"ledger": str(ledger.path), "forecast": asdict(found)})
+        emit_json({"ledger": ledger.name, "forecast": asdict(found)})
     else:
         _print_forecast(found, args.every)
 
@@ -389,11 +432,11 @@ def _forecast(ledger: Ledger, args: argparse.Namespace) -> None:
 def _settings(ledger: Ledger, args: argparse.Namespace) -> None:
     if args.value is not None:
         ledger.set(args.name, args.value)
-    names = books.SETTINGS if args.name is None else [args.name]
+    names = ledgers.SETTINGS if args.name is None else [args.name]
     values = {name: ledger.setting(name) for name in names}
     changes = [row for row in ledger.notes() if row.kind == "setting"]
     if args.json:
-        about = {"ledger": str(ledger.path), "settings": values}
+        about = {"ledger": ledger.name, "settings": values}
         emit_json({**about, "changes": [asdict(row) for row in changes]})
         return
     for name, value in values.items():
@@ -415,8 +458,9 @@ def _export(ledger: Ledger, args: argparse.Namespace) -> None:
         # Exclusive: an earlier export is a record of its own.
         with args.out.open("x", encoding="utf-8", newline="") as file:
             if args.out.suffix.lower() == ".json":
-                about = {"ledger": str(ledger.path), "grants": grants, "charges": charges}
-                about["notes"] = notes
+                about: dict[str, Any] = {"ledger": ledger.name, "grants": grants}
+                about |= {"charges": charges, "notes": notes, "signers": ledger.signers()}
+                about["entries"] = [asdict(row) for row in ledger.chain()]
                 file.write(json.dumps(about, indent=1, allow_nan=False) + "\n")
             else:
                 _write_csv(file, grants, charges, notes)
@@ -427,7 +471,7 @@ def _export(ledger: Ledger, args: argparse.Namespace) -> None:
         ) from None
     if args.json:
         counts = {"grants": len(grants), "charges": len(charges)}
-        emit_json({"ledger": str(ledger.path), "out": str(args.out), **counts})
+        emit_json({"ledger": ledger.name, "out": str(args.out), **counts})
     else:
         say(f"{_counted(len(grants), len(charges))} written to {args.out}.")
 
@@ -452,16 +496,143 @@ def _write_csv(
         table.writerow({k: plain_cell(v) if isinstance(v, str) else v for k, v in row.items()})
 
 
+def _key(ledger: Ledger, args: argparse.Namespace) -> None:
+    public_key = ledgers.make_key(args.out)
+    if args.json:
+        emit_json({"out": str(args.out), "public_key": public_key})
+        return
+    say(public_key)
+    say(
+        f"Made the private key {args.out}, which is its owner's alone. Register the public key "
+        f"with `gapgnn ledger signer NAME {public_key}`, and sign with "
+        f"GAPGNN_SIGNING_KEY={args.out}.",
+        to_stderr=True,
+    )
+
+
+def _signer(ledger: Ledger, args: argparse.Namespace) -> None:
+    ledger.add_signer(args.name, args.public_key)
+    _say_done(ledger, args, {"signers": ledger.signers()}, f"{args.name} is a signer.")
+
+
+def _approve(ledger: Ledger, args: argparse.Namespace) -> None:
+    if args.number is not None:
+        ledger.approve(args.number)
+    proposals = ledger.proposals()
+    if args.json:
+        emit_json({"ledger": ledger.name, "approved": args.number, "proposals": proposals})
+        return
+    if args.number is not None:
+        say(f"Approved proposal {args.number}.")
+    for number, terms in proposals.items():
+        listed = ", ".join(f"{name} {value}" for name, value in terms.items() if value)
+        say(f"{number}  {listed}")
+    if not proposals and args.number is None:
+        say("Nothing is proposed.", to_stderr=True)
+
+
+def _takes_two(ledger: Ledger) -> bool:
+    return ledger.setting("two-person-grants") == "on"
+
+
+def _say_done(ledger: Ledger, args: argparse.Namespace, state: dict[str, Any], done: str) -> None:
+    """Say that something was changed, or that it is a proposal which somebody else approves."""
+    proposals = ledger.proposals()
+    if args.json:
+        emit_json({"ledger": ledger.name, **state, "proposals": proposals})
+    elif _takes_two(ledger):
+        say(
+            f"Proposed: another signer approves it with `gapgnn ledger approve {max(proposals)}`."
+            if proposals
+            else done
+        )
+    else:
+        say(done)
+
+
+def _watch(ledger: Ledger, args: argparse.Namespace) -> int:
+    """Print the budgets that are used up to a share or have ended; exit with 1 if there are any."""
+    warn_at = check_number("--warn-at", args.warn_at, above=0)
+    today = date.today().isoformat()
+    rows: list[dict[str, Any]] = []
+    for row in ledger.summary():
+        if row.granted_epsilon is None:
+            continue
+        parts = [row.spent_epsilon / row.granted_epsilon if row.granted_epsilon else 1.0]
+        # By the other rules the delta of all charges together is the budget's from the first one.
+        if row.composition == "sum" and row.granted_delta:
+            parts.append(row.spent_delta / row.granted_delta)
+        has_ended = row.until is not None and row.until < today
+        found = {"population": row.population, "level": row.level, "share": max(parts)}
+        ends = {"until": row.until, "has_ended": has_ended}
+        warns = has_ended or max(parts) >= warn_at
+        rows.append({**found, "left_epsilon": row.left_epsilon, **ends, "warns": warns})
+    warned = [about for about in rows if about["warns"]]
+    if args.json:
+        emit_json({"ledger": ledger.name, "warn_at": warn_at, "budgets": rows})
+    for about in () if args.json else warned:
+        why = f"ended on {about['until']}" if about["has_ended"] else f"{about['share']:.0%} used"
+        say(f"{about['population']} at {about['level']} level: {why}.")
+    return 1 if warned else 0
+
+
+def _against(ledger: Ledger, place: Path) -> list[str]:
+    """Return what an export, a release or the card of a model has, and the ledger has not."""
+    path = place
+    if place.is_dir():
+        path = next((place / one for one in _EXCERPTS if (place / one).is_file()), place)
+    try:
+        written = json.loads(path.read_text(encoding="utf-8"))
+        if written.get("excerpt"):
+            links = [one["link"] for one in (*written["charges"], written["head"])]
+            return _missing_links(ledger, links, "link of the release")
+        entries = written.get("entries")
+        note = written.get("ledger")
+        head = note.get("head") if isinstance(note, dict) else None
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        entries = head = None
+    if entries is not None:
+        return ledger.missing(entries)
+    if head is None:
+        raise InputError(
+            "`--against` must be an export in JSON, a release, a saved model or its card.json, of "
+            f"gapgnn 0.3 or later. Got {str(place)!r}."
+        )
+    missing = _missing_links(ledger, [head], "head of the card")
+    return missing or _removals_missing(ledger, place)
+
+
+def _missing_links(ledger: Ledger, links: Sequence[str], what: str) -> list[str]:
+    """Return which links are not in the chain; each covers its entry and everything before it."""
+    known = {entry.link for entry in ledger.chain()}
+    return [
+        f"the {what}, {link}, is not in the chain: an entry was changed or removed"
+        for link in dict.fromkeys(links)
+        if link not in known
+    ]
+
+
+def _removals_missing(ledger: Ledger, place: Path) -> list[str]:
+    """Return which removals of people the ledger has and a folder has not, or the other way."""
+    if not place.is_dir():
+        return []
+    from gapgnn.methods import unfinished
+
+    return unfinished(place, ledger)
+
+
 def _verify(ledger: Ledger, args: argparse.Namespace) -> int:
     problems = ledger.problems()
+    if args.against is not None and not problems:
+        problems = _against(ledger, args.against)
     for problem in problems:
-        complain(f"{ledger.path}: {problem}.")
+        complain(f"{ledger.name}: {problem}.")
     if args.json:
-        emit_json({"ledger": str(ledger.path), "problems": problems})
+        emit_json({"ledger": ledger.name, "problems": problems})
     elif not problems:
         counted = _counted(len(ledger.grants()), len(ledger.entries()))
-        say(f"{ledger.path}: {counted}, none changed or removed.")
-    return 2 if problems else 0
+        say(f"{ledger.name}: {counted}, none changed or removed.")
+    return IntegrityError.exit_code if problems else 0
 
 
 def _counted(grants: int, charges: int) -> str:
@@ -477,18 +648,19 @@ def _counted(grants: int, charges: int) -> str:
 def _plain(budgets: Sequence[Budget], charges: Sequence[Charge]) -> list[dict[str, Any]]:
     """Return budgets for programs, with what their charges cost by the tightest proof."""
     return [
-        {**asdict(row), "composed_epsilon": books.composed_epsilon(charges, row)} for row in budgets
+        {**asdict(row), "composed_epsilon": ledgers.composed_epsilon(charges, row)}
+        for row in budgets
     ]
 
 
 def spent_sentence(row: Budget, charges: Sequence[Charge]) -> str:
-    """Say what all charges of a budget cost: as it counts them, and by the tightest proof.
+    """Return what all charges of a budget cost: by its composition, and by the tightest proof.
 
     Args:
         row: the budget.
         charges: those of its ledger.
     """
-    composed = books.composed_epsilon(charges, row)
+    composed = ledgers.composed_epsilon(charges, row)
     counts = "their sum" if row.granted_epsilon is None else f"counted by {row.composition}"
     return (
         f"All charges to {row.population} at {row.level} level: epsilon "
@@ -509,7 +681,7 @@ def _print_budgets(budgets: Sequence[Budget], charges: Sequence[Charge]) -> None
         if row.granted_epsilon is not None:
             granted = f"{row.granted_epsilon:g} / {row.granted_delta:g}"
         spent = _amount(row, row.spent_epsilon, row.spent_delta, up=True)
-        composed = books.composed_epsilon(charges, row)
+        composed = ledgers.composed_epsilon(charges, row)
         shown = _rounded(composed, of=row.granted_epsilon or 0.0, up=True)
         left = _amount(row, row.left_epsilon, row.left_delta, up=False)
         rule = row.composition if row.granted_epsilon is not None else "-"
@@ -538,7 +710,7 @@ def _print_charges(charges: Sequence[Charge], budgets: Sequence[Budget]) -> None
     heads = ["when", "who", "for", "level", "alone", "together"]
     rows, remarks = [], []
     for row in charges:
-        alone = "-"  # for a look of the curator, which costs nothing
+        alone = "-"  # for an access of the curator, which costs nothing
         if row.count:
             alone = f"{_rounded(row.epsilon, up=True)} / {_rounded(row.delta, up=True)}"
         together = "-"
@@ -630,7 +802,7 @@ def _pair(
 
 
 def _rounded(value: float, *, of: float = 0.0, up: bool) -> str:
-    """Return a number for people: four digits on the safe side, 0 for a trifle of the budget.
+    """Return a number with four digits, rounded to the safe side; 0 for a negligible one.
 
     >>> _rounded(3.46412, up=True), _rounded(0.53588, up=False), _rounded(1.099e-10, of=4, up=True)
     ('3.465', '0.5358', '0')
@@ -644,5 +816,5 @@ def _rounded(value: float, *, of: float = 0.0, up: bool) -> str:
 
 
 def _local(moment: str) -> str:
-    """Return a time of the ledger on the clock of whoever reads it."""
+    """Return a time of the ledger in the local time zone."""
     return datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M")

@@ -15,23 +15,52 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 from gapgnn import __version__
-from gapgnn.cli.output import complain, is_quiet, is_verbose, printable, say, speaking
-from gapgnn.errors import GapgnnError, InputError, did_you_mean
+from gapgnn.cli.output import (
+    complain,
+    emit_json,
+    is_quiet,
+    is_verbose,
+    log,
+    log_format,
+    logs_json,
+    printable,
+    say,
+    verbosity,
+)
+from gapgnn.cli.receipts import CHARGING, Receipt, opened
+from gapgnn.errors import (
+    BusyError,
+    GapgnnError,
+    InputError,
+    IntegrityError,
+    UnavailableError,
+    did_you_mean,
+    outcome_of,
+)
 
 # Each module has `configure(parser)` and `execute(args) -> int`; it is imported only when named.
 COMMANDS = {
     "train": ("gapgnn.cli.train", "train a model privately and print its accuracy and guarantee"),
+    "tune": ("gapgnn.cli.tune", "choose hyperparameters inside the budget, charged once"),
     "predict": ("gapgnn.cli.predict", "predict labels with a saved model"),
+    "serve": ("gapgnn.cli.serve", "answer with a model's predictions over HTTP, uncharged"),
+    "embed": ("gapgnn.cli.embed", "release noisy sums over neighbours, to build any model on"),
     "noise": ("gapgnn.cli.noise", "how much noise a budget needs, and what a noise level costs"),
+    "simulate": ("gapgnn.cli.simulate", "what an epsilon gives, before private data is read"),
     "datasets": ("gapgnn.cli.datasets", "the known data sets: sizes, and which are here"),
     "ledger": ("gapgnn.cli.ledger", "privacy budgets: granted, spent, left"),
+    "forget": ("gapgnn.cli.forget", "remove people from saved models, and record it"),
     "attack": ("gapgnn.cli.attack", "attack a model: who was a member, who is connected to whom"),
     "audit": ("gapgnn.cli.audit", "try to break a mechanism: a measured lower bound on epsilon"),
     "experiment": ("gapgnn.cli.experiment", "the paper's tables and figures, resumable"),
     "report": ("gapgnn.cli.report", "turn a folder of results into one page, figures and tables"),
+    "release": ("gapgnn.cli.release", "a model with the evidence for its promise, for outsiders"),
+    "verify": ("gapgnn.cli.verify", "is a release what was released? needs its folder alone"),
+    "compare": ("gapgnn.cli.compare", "two or more models or releases side by side, by mu"),
     "partition": ("gapgnn.cli.partition", "put a graph on disk, for one that outgrows the memory"),
     "schema": ("gapgnn.cli.schema", "propose what to declare public about your node table"),
     "describe": ("gapgnn.cli.describe", "what a data set or your own tables contain"),
@@ -41,7 +70,8 @@ COMMANDS = {
 }
 # What these commands write is made of public data, and a folder of it may serve several people.
 _PUBLIC = ("datasets",)
-_VOICES = {"-v": "verbose", "--verbose": "verbose", "-q": "quiet", "--quiet": "quiet"}
+_VERBOSITIES = {"-v": "verbose", "--verbose": "verbose", "-q": "quiet", "--quiet": "quiet"}
+_LOG_FORMATS = ("text", "json")
 
 EXAMPLES = """\
 examples:
@@ -55,7 +85,7 @@ examples:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are one line, exit 2, with the nearest known name."""
+    """An argument parser whose errors are one line with the nearest known name, and exit code 2."""
 
     # The subcommand that is meant where none is named; for `gapgnn train` it follows from --level.
     default_choice: str | Callable[[Sequence[str]], str] | None = None
@@ -68,22 +98,33 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
         # One meaning for all commands. Suppressed, or the default of a subcommand would overwrite
         # what stood before its name.
-        for names, voice, text in (
+        for names, level, text in (
             (
                 ("-v", "--verbose"),
                 "verbose",
-                "also tell how long phases took, and where errors are",
+                "also print how long phases took, and where errors are",
             ),
-            (("-q", "--quiet"), "quiet", "tell nothing but results and errors"),
+            (
+                ("-q", "--quiet"),
+                "quiet",
+                "print only results, errors and warnings about budgets",
+            ),
         ):
             self.add_argument(
                 *names,
-                dest="voice",
+                dest="verbosity",
                 action="store_const",
-                const=voice,
+                const=level,
                 default=argparse.SUPPRESS,
                 help=text,
             )
+        self.add_argument(
+            "--log-format",
+            choices=_LOG_FORMATS,
+            default=argparse.SUPPRESS,
+            help="how everything for people is written to stderr: text (default), or json, one "
+            "object a line",
+        )
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage: `run` prints the one line."""
@@ -112,7 +153,7 @@ class Parser(argparse.ArgumentParser):
         return known
 
     def _refuse_misplaced(self, name: str, words: Sequence[str]) -> None:
-        """Say whose option it is, where another subcommand or the command itself has it."""
+        """Raise with the owner of an option that another subcommand or the command itself has."""
         chosen: Parser = self
         for word in words:
             chosen = chosen._children().get(word, chosen)
@@ -152,14 +193,14 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def declare(self) -> None:
-        """Declare the options, where that was put off."""
+        """Declare the options, if that was deferred."""
         if self.later is not None:
             later, self.later = self.later, None
             later(self)
 
     def complete(self, words: Sequence[str]) -> list[str]:
         """Return the words with the default subcommand first where none is named."""
-        rest = list(itertools.dropwhile(_VOICES.__contains__, words))
+        rest = words[_count_shared(words) :]
         is_named = rest and not rest[0].startswith("-")
         if self.default_choice is None or is_named or {"-h", "--help"} & set(words):
             return list(words)
@@ -169,7 +210,7 @@ class Parser(argparse.ArgumentParser):
     def option_names(self) -> list[str]:
         """Return every option of this parser and of the subcommands below it.
 
-        Where one of them is meant, whose options are declared then, those of the others are not.
+        Of several subcommands only those whose options are already declared count, if any are.
         """
         self.declare()
         names: list[str] = []
@@ -182,8 +223,25 @@ class Parser(argparse.ArgumentParser):
         return names
 
 
+def _count_shared(words: Sequence[str]) -> int:
+    """Return how many words at the beginning are options that every command has.
+
+    >>> _count_shared(["-q", "--log-format", "json", "train", "-v"])
+    3
+    """
+    count = 0
+    while count < len(words):
+        if words[count] in _VERBOSITIES or words[count].startswith("--log-format="):
+            count += 1
+        elif words[count] == "--log-format":
+            count += 2
+        else:
+            break
+    return min(count, len(words))
+
+
 def _nearest_choice(message: str) -> str:
-    """Return the nearest of the choices that a complaint lists, or nothing.
+    """Return the nearest of the choices that an error message lists, or nothing.
 
     >>> _nearest_choice("argument METHOD: invalid choice: 'gpa' (choose from 'gap', 'sage')")
     " Did you mean 'gap'?"
@@ -212,7 +270,7 @@ def main(argv: Sequence[str]) -> int:
     """Run one command and return its exit code; library errors pass through."""
     _check_words(argv)
     overview = _overview()
-    said = list(itertools.takewhile(_VOICES.__contains__, argv))
+    said = list(argv[: _count_shared(argv)])
     argv = [*argv[len(said) : len(said) + 1], *said, *argv[len(said) + 1 :]]
     if not argv or argv[0].startswith("-"):
         overview.parse_args(argv)
@@ -224,24 +282,63 @@ def main(argv: Sequence[str]) -> int:
     module = importlib.import_module(COMMANDS[name][0])
     parser = parser_of(name)
     args = parser.parse_args(argv[1:])
-    with speaking(getattr(args, "voice", "normal")):
+    _check_files(args)
+    shown = verbosity(getattr(args, "verbosity", "normal"))
+    with shown, log_format(getattr(args, "log_format", "text")), opened(name) as receipt:
         begun = time.monotonic()
         try:
             code: int = module.execute(args)
-        except GapgnnError as error:
-            if is_verbose():
-                import traceback  # here, as in `errors` and `output`: help need not wait for it
-
-                print(printable(traceback.format_exc()), end="", file=sys.stderr)
-            error.args = (in_options(str(error), parser.option_names()),)
+        except BaseException as error:
+            _note_end(error, args, receipt)
+            if isinstance(error, GapgnnError | OSError | MemoryError):
+                _show_traceback()
+            if isinstance(error, GapgnnError):
+                error.args = (in_options(str(error), parser.option_names()),)
             raise
         if is_verbose():
             say(f"gapgnn {name} took {time.monotonic() - begun:.1f} s", to_stderr=True)
     return code
 
 
+# Their readers say what they take: a reader of tables may take a pipe.
+_OF_READERS = ("edges", "nodes", "out")
+
+
+def _check_files(args: argparse.Namespace) -> None:
+    """Refuse pipes, devices and sockets where a file is named: what reads them might not end."""
+    from gapgnn.cli.options import check_plain
+
+    for name, value in vars(args).items():
+        if isinstance(value, Path) and name not in _OF_READERS:
+            check_plain(name.replace("_", "-"), value)
+
+
+def _show_traceback() -> None:
+    """Print where an error came from, if details are printed."""
+    if not is_verbose():
+        return
+    import traceback  # here, as in `errors` and `output`: help need not wait for it
+
+    text = traceback.format_exc()
+    if logs_json():
+        log("traceback", text, severity="error")
+    else:
+        print(printable(text), end="", file=sys.stderr)
+
+
+def _note_end(error: BaseException, args: argparse.Namespace, receipt: Receipt) -> None:
+    """Keep with an error how its command reports it, for :func:`run`."""
+    about: dict[str, Any] = {"as_json": bool(getattr(args, "json", False))}
+    about["log_format"] = getattr(args, "log_format", "text")
+    if isinstance(error, GapgnnError | KeyboardInterrupt | OSError | MemoryError):
+        # What a ledger says that is locked or damaged would take as long, or be wrong.
+        is_sound = not isinstance(error, BusyError | IntegrityError)
+        about["receipt"] = receipt.to_dict(reads_ledger=is_sound)
+    error.__dict__["about_end"] = about
+
+
 def in_options(message: str, options: Iterable[str]) -> str:
-    """Return a complaint of the library with its Python names as the options of a command.
+    """Return an error message of the library with Python names replaced by options.
 
     In Python an argument is `` `max_degree` ``, with a value `` `dangling="keep"` ``. A column that
     has the name of an option, as in "Column `label`", keeps it.
@@ -304,14 +401,15 @@ _python_shows = warnings.showwarning
 def _show_warning(
     message: Warning | str, category: type[Warning], *place: Any, **more: Any
 ) -> None:
-    """Show what the ledger has to tell people as one line, and other warnings as Python does."""
+    """Print notices of the ledger as one line, and other warnings as Python does."""
     from gapgnn.privacy.ledger import LedgerNotice
 
-    if is_quiet():
-        return
     if issubclass(category, LedgerNotice):
-        complain(str(message))
-    else:
+        # Said once and never again: not even a quiet run may swallow it.
+        complain(in_options(str(message), ["--population"]), severity="warning")
+    elif logs_json() and not is_quiet():
+        log("warning", str(message), severity="warning", category=category.__name__)
+    elif not is_quiet():
         _python_shows(printable(str(message)), category, *place, **more)
 
 
@@ -340,11 +438,46 @@ def _ended_like_ctrl_c() -> Iterator[list[int]]:
             signal.signal(number, signal.SIG_DFL)
 
 
+def _end_with(code: str, message: str, error: BaseException) -> None:
+    """Print an error for people, and for programs where they asked for JSON."""
+    words = sys.argv[1:]
+    about = error.__dict__.get("about_end", {})
+    pairs = list(itertools.pairwise(words))
+    is_log = "--log-format=json" in words or ("--log-format", "json") in pairs
+    with log_format("json" if is_log or about.get("log_format") == "json" else "text"):
+        complain(message, code=code)
+    if "--json" not in words and not about.get("as_json"):
+        return
+    described = {"error": {"code": code, "message": printable(" ".join(message.split()))}}
+    command = next(iter(words[_count_shared(words) :]), "")
+    if command in CHARGING:
+        described |= about.get("receipt") or Receipt().to_dict()
+    emit_json(described)
+
+
+def _as_unavailable(error: OSError | MemoryError) -> UnavailableError:
+    """Return the error of a machine as one of the library, on one line that is not endless."""
+    if isinstance(error, MemoryError):
+        said = "the memory of this machine does not suffice"
+    else:
+        where = "" if error.filename is None else f" (`{str(error.filename)[:200]}`)"
+        said = f"{error.strerror or error}{where}"
+    found = UnavailableError(f"{said}. --verbose prints where this came from.")
+    found.__cause__ = error
+    return found
+
+
 def run() -> NoReturn:
-    """Console script: exit 0, or 2 with one line on stderr, or 128 and the number of the signal."""
+    """Console script: exit 0, or the exit code of the error with one line on stderr.
+
+    The exit codes stand in `gapgnn.errors`; a signal ends with 128 and its number. With ``--json``
+    an error is also printed to stdout, as ``{"error": {"code": ..., "message": ...}}``; a command
+    that may charge a budget adds what it charged, as on success (:mod:`gapgnn.cli.receipts`).
+    """
     warnings.showwarning = _show_warning
     # Models, predictions, reports and exports are their owner's until she decides otherwise.
-    is_public = sys.argv[1:2] and sys.argv[1] in _PUBLIC
+    words = sys.argv[1:]
+    is_public = next(iter(words[_count_shared(words) :]), "") in _PUBLIC
     mask = os.umask(0o077)
     if is_public:
         os.umask(mask)
@@ -354,16 +487,21 @@ def run() -> NoReturn:
             code = main(sys.argv[1:])
             sys.stdout.flush()
     except GapgnnError as error:
-        complain(str(error))
-        code = 2
+        code, name = outcome_of(error)
+        _end_with(name, str(error), error)
     except KeyboardInterrupt as error:
         # After SIGHUP there may be no terminal to print on.
         with suppress(OSError):
-            complain(str(error) or "interrupted; nothing is left half-written")
+            said = str(error) or "interrupted; nothing is left half-written"
+            _end_with("interrupted", said, error)
         code = 128 + (received or [signal.SIGINT])[0]
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    except (OSError, MemoryError) as error:
+        # What a machine refuses and no command foresees: a name too long, a device that fails.
+        code, name = outcome_of(_as_unavailable(error))
+        _end_with(name, str(_as_unavailable(error)), error)
     finally:
         os.umask(mask)
     sys.exit(code)

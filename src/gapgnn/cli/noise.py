@@ -12,23 +12,35 @@ from typing import TYPE_CHECKING, Any
 import gapgnn.privacy as privacy
 import gapgnn.privacy.accounting as accounting
 import gapgnn.privacy.dpsgd as dpsgd
+from gapgnn.cli.options import number_or_auto
 from gapgnn.cli.output import console, emit_json, say
+from gapgnn.cli.simulate import (
+    SIZES,
+    add_size_options,
+    declared_of,
+    print_rows,
+    simulated,
+    to_dict,
+    what_was_simulated,
+)
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
 from gapgnn.privacy import (
     MOST_EPSILON,
+    AddRemove,
     Links,
+    Relation,
+    Replace,
     aggregation_ratio,
     check_delta,
     check_epsilon,
-    describe_relation,
-    links_of,
-    parse_relation,
     resolve_relation,
 )
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from gapgnn.evaluation import Simulation
+    from gapgnn.graph.datasets import DeclaredGraph
     from gapgnn.privacy.accounting import AttackBounds, Composition
 
 DEFAULT_MAX_DEGREE = 100
@@ -36,20 +48,22 @@ DEFAULT_MAX_DEGREE = 100
 EXAMPLES = """\
 examples:
   gapgnn noise --level edge --epsilon 1 --delta 1e-7 --hops 2
-  gapgnn noise --level edge --epsilon 1 2 4 --delta 1e-7 --hops 2
+  gapgnn noise --epsilon 1 2 4 8
+  gapgnn noise --epsilon 1 2 4 8 --like schema.toml --num-nodes 12500 --mean-degree 24
   gapgnn noise --level edge --relation directed --noise-multiplier 2 --delta 1e-6
   gapgnn noise --relation 5-edges --epsilon 1 --delta 1e-7 --hops 4
   gapgnn noise --level node --epsilon 8 --delta 1e-5 --hops 2 --steps 1546 --sampling-rate 0.0129
   gapgnn noise --level node --relation replace --max-degree 50 --epsilon 8 --delta 1e-5 --json
-  gapgnn noise --level node --divided --epsilon 8 --delta 1e-5 --hops 1
+  gapgnn noise --level node --normalised --epsilon 8 --delta 1e-5 --hops 1
   gapgnn noise --method sage --level node --epsilon 8 --delta 1e-5 --steps 450 \\
       --sampling-rate 0.0222 --train-nodes 11530
 
-The noise multiplier counts the standard deviation in what one edge or record can contribute: per
-hop 1 (directed or divided), sqrt(2) (undirected), sqrt(k^2 + k) (k edges of one person), sqrt(k) (k
-arcs out of one) or sqrt(max degree), per DP-SGD step the clip, for sage (2 max degree + 1) times
-it: a record is part of its neighbours' examples too. Under `replace` two records can oppose each
-other: the sensitivity is twice the contribution, and is charged.
+The noise multiplier is the standard deviation of the noise over the largest contribution of one
+edge or record. The contribution to a hop is 1 (directed, or degree-normalised), sqrt(2)
+(undirected), sqrt(k^2 + k) (k edges of one person), sqrt(k) (k arcs out of one person) or sqrt(max
+degree). The contribution to a DP-SGD step is the clipping norm; for sage it is (2 max degree + 1)
+times that, because a record is part of its neighbours' examples too. Under `replace` the
+sensitivity, and the charge, is that of twice the contribution, because two records can be opposite.
 """
 
 
@@ -60,26 +74,32 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--method",
         default="gap",
         help="gap (default), or sage: one layer at node level, where a training example is a node "
-        "with its in-neighbours",
+        "and its in-neighbours",
     )
     parser.add_argument("--level", default="edge", help="what is protected: edge (default) or node")
     parser.add_argument(
         "--relation",
         default="auto",
-        help="edge: directed, undirected, or up to so many links of one person (5-edges, 5-arcs); "
-        "node: add-remove or replace. auto (default) is add-remove at node level and, as no graph "
-        "is given here, undirected (a symmetric graph) at edge level",
+        help="edge: directed, undirected, or k edges of one person (such as 5-edges, 5-arcs); "
+        "node: add-remove or replace. auto (default) is add-remove at node level and undirected "
+        "at edge level",
     )
     parser.add_argument(
         "--epsilon",
         type=float,
         nargs="+",
-        help="the budget to find the noise for; several are answered one after the other",
+        help="the budget to calibrate the noise to; several are rows of one table",
     )
     parser.add_argument(
         "--noise-multiplier", type=float, help="instead of --epsilon: report what this noise costs"
     )
-    parser.add_argument("--delta", type=float, required=True, help="between 0 and 1")
+    parser.add_argument(
+        "--delta",
+        type=number_or_auto,
+        default="auto",
+        metavar="auto|D",
+        help="between 0 and 1, or auto: by --num-nodes and --mean-degree (default)",
+    )
     parser.add_argument("--hops", type=int, help="aggregation hops (default 2, for sage 1)")
     parser.add_argument(
         "--steps", type=int, help="node: DP-SGD steps of all phases together (default: none)"
@@ -90,55 +110,136 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-degree",
         type=int,
-        help=f"node: the bound D on every out-list (default {DEFAULT_MAX_DEGREE})",
+        help=f"node: the bound D on the out-degree (default {DEFAULT_MAX_DEGREE})",
     )
     parser.add_argument(
-        "--divided",
+        "--normalised",
         action="store_true",
-        help="node: messages are divided by the root of their list's length, nothing is cut",
+        help="node: degree-normalised messages (divided by the square root of the sender's "
+        "out-degree) instead of --max-degree",
     )
     parser.add_argument(
-        "--both-ways",
+        "--symmetrised",
         action="store_true",
-        help="edge: messages travel along arcs and against them, as labels do by default on a "
-        "graph with directions",
+        help="edge: the adjacency of a directed graph is symmetrised, as by default in label-gap: "
+        "messages are sent along arcs and against them",
     )
     parser.add_argument(
         "--train-nodes",
         type=int,
         help="sage: number of training nodes, for the original theorem (default: very many)",
     )
+    parser.add_argument(
+        "--simulate",
+        action="store_true",
+        help="also train the recommended method on a simulated graph of the declared size; "
+        "--like does, too",
+    )
+    add_size_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Answer the question for each budget and print it; of several, JSON is one object too."""
-    budgets = args.epsilon or [None]
-    answers = []
-    for place, args.epsilon in enumerate(budgets):
-        if place and not args.json:
-            say("")
-        answers.append(_answer(args))
+    """Compute and print the answer for each budget; several are one table, and one JSON object."""
+    from gapgnn.evaluation import declared_delta
+
+    declared = _declared(args)
+    is_auto = args.delta == "auto"
+    if is_auto:
+        level = check_choice("level", args.level, ("edge", "node"))
+        args.delta = declared_delta(declared, level, args.relation)
+    answers = [_answer(args, epsilon) for epsilon in args.epsilon or [None]]
+    if is_auto:
+        say(
+            f"Delta {args.delta:g} is that of {declared.num_nodes:,} people with "
+            f"{declared.mean_degree:g} neighbours each; --num-nodes and --mean-degree declare "
+            "yours.",
+            to_stderr=True,
+        )
+    found = None
+    if args.simulate or args.like is not None:
+        if args.epsilon is None or args.method != "gap":
+            raise InputError("--simulate needs --epsilon, and no --method sage.")
+        found = simulated(args, declared, compare=not args.json)
     if args.json:
-        emit_json(answers[0] if len(answers) == 1 else {"answers": answers})
+        emit_json(_for_programs(answers, found))
+    elif len(answers) == 1:
+        answers[0].show(args)
+    else:
+        _print_answers(args, answers, found)
+    if found is not None and not args.json:
+        if len(answers) == 1:
+            print_rows(found)
+        else:
+            _print_references(found)
     return 0
 
 
-def _answer(args: argparse.Namespace) -> dict[str, Any]:
-    """Answer the question for one budget or noise multiplier, and print tables unless JSON is."""
+def _declared(args: argparse.Namespace) -> DeclaredGraph:
+    """Return the declared size of a graph; what decides accuracy only goes with --simulate."""
+    if not args.simulate and args.like is None:
+        for name in SIZES:
+            if name not in ("num_nodes", "mean_degree") and getattr(args, name) is not None:
+                option = name.replace("_", "-")
+                raise InputError(f"--{option} has a meaning with --simulate or --like only.")
+    return declared_of(args)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """The noise of one budget, or the price of one noise multiplier."""
+
+    question: _Question
+    target: float | None
+    multiplier: float
+    epsilon: float
+    delta: float
+    accountant: str
+    attacker: AttackBounds
+
+    @property
+    def odds(self) -> float:
+        """By how much the odds on a secret can change at most, but for delta."""
+        return math.exp(min(self.epsilon, 700.0))
+
+    def show(self, args: argparse.Namespace) -> None:
+        """Print the answer in full."""
+        _print_table(args, self)
+        _print_attacker(self.attacker)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        question = self.question
+        answer = {
+            "noise_multiplier": self.multiplier,
+            "sigma": question.sigma(self.multiplier),
+            "sensitivity": question.sensitivity,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "odds": self.odds,
+            "accountant": self.accountant,
+            **asdict(self.attacker),
+        }
+        if question.method == "sage":
+            answer["original_theorem_epsilon"] = question.original(self.multiplier, self.delta)
+        return answer
+
+
+def _answer(args: argparse.Namespace, target: float | None) -> _Answer:
+    """Answer the question for one budget or noise multiplier."""
     question = _Question.from_args(args)
     if args.delta == 0:
         raise InputError(
-            "`delta` must be above 0 for Gaussian noise: in its tails there are outcomes that tell "
-            "two neighbours apart by any factor, so no epsilon holds without exception. Got 0."
+            "`delta` must be above 0 for Gaussian noise: its privacy loss is unbounded in the "
+            "tails, so no epsilon holds at delta 0. Got 0."
         )
     check_delta(args.delta, can_be_zero=False)
-    if (args.epsilon is None) == (args.noise_multiplier is None):
+    if (target is None) == (args.noise_multiplier is None):
         raise InputError("give one of --epsilon and --noise-multiplier.")
-    if args.epsilon is not None:
-        check_epsilon(args.epsilon)
+    if target is not None:
+        check_epsilon(target)
         found = accounting.calibrate(
-            question.events(1.0), epsilon=args.epsilon, delta=args.delta, relation=question.relation
+            question.events(1.0), epsilon=target, delta=args.delta, relation=question.relation
         )
         multiplier, epsilon, accountant = found.noise_multiplier, found.epsilon, found.accountant
     else:
@@ -148,27 +249,78 @@ def _answer(args: argparse.Namespace) -> dict[str, Any]:
         )
         epsilon, accountant = spend.epsilon, spend.accountant
         if not epsilon <= MOST_EPSILON:
-            cost = f"it costs an epsilon above {MOST_EPSILON:g}, which hides nothing"
+            cost = f"it costs an epsilon above {MOST_EPSILON:g}, which protects nothing"
             if math.isinf(epsilon):
-                cost = "no finite epsilon describes it"
+                cost = "it has no finite epsilon"
             raise InputError(f"`noise_multiplier` {multiplier:g} is too small: {cost}.")
     attacker = question.attack_bounds(multiplier, epsilon, args.delta)
-    if not args.json:
-        _print_table(args, question, multiplier, epsilon, accountant)
-        _print_attacker(attacker)
-        return {}
-    answer = {
-        "noise_multiplier": multiplier,
-        "sigma": question.sigma(multiplier),
-        "sensitivity": question.sensitivity,
-        "epsilon": epsilon,
-        "delta": args.delta,
-        "accountant": accountant,
-        **asdict(attacker),
-    }
-    if question.method == "sage":
-        answer["original_theorem_epsilon"] = question.original(multiplier, args.delta)
-    return answer
+    return _Answer(question, target, multiplier, epsilon, args.delta, accountant, attacker)
+
+
+def _for_programs(answers: list[_Answer], found: Simulation | None) -> dict[str, Any]:
+    """Return one answer, or several as a list; each with its row of the simulation."""
+    plain = [one.to_dict() for one in answers]
+    if found is None:
+        return plain[0] if len(plain) == 1 else {"answers": plain}
+    simulation = to_dict(found)
+    for one, row in zip(plain, simulation.pop("rows"), strict=True):
+        one["simulated"] = row
+    return {"answers": plain, "simulation": simulation}
+
+
+def _print_answers(
+    args: argparse.Namespace, answers: list[_Answer], found: Simulation | None
+) -> None:
+    """Print a row for each budget: noise, what an attacker can reach, and simulated accuracy."""
+    from rich import box
+    from rich.table import Column, Table
+
+    from gapgnn.privacy.card import percent, rounded_up
+
+    heads = ["epsilon", "noise", "std", "mu", "guess", "odds", "TPR 1%", "TPR 0.1%"]
+    heads += [] if found is None else ["accuracy"]
+    columns = (Column(head, justify="right", no_wrap=True) for head in heads)
+    table = Table(*columns, box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for place, one in enumerate(answers):
+        bounds = one.attacker
+        cells = [f"{one.target:g}", f"{one.multiplier:.4g}"]
+        cells.append(f"{one.question.sigma(one.multiplier):.4g}")
+        cells += ["-" if bounds.mu is None else rounded_up(bounds.mu)]
+        rates = (bounds.guess, bounds.tpr_at_fpr_1_percent, bounds.tpr_at_fpr_0_1_percent)
+        guess, *found_at = (percent(rate).replace(" ", "") for rate in rates)
+        odds = f"{one.odds:.3g}" if one.odds < 100 or one.odds >= 1e6 else f"{one.odds:,.0f}"
+        cells += [guess, f"x{odds}", *found_at]
+        if found is not None:
+            cells.append(f"{found.rows[place].figures['accuracy'] or 0:.1%}")
+        table.add_row(*cells)
+    question = answers[0].question
+    out = console(to_stderr=False)
+    out.print(f"{_asked(question)}, delta {args.delta:g}")
+    out.print(table)
+    out.print(
+        "Noise is the multiplier and std the standard deviation of one hop. At most: guess is how "
+        "often a 50:50 question is answered right, odds how much they can shift, TPR the true "
+        "positives at 1 % and 0.1 % of false positives."
+    )
+    out.print(question.relation.sentence)
+
+
+def _print_references(found: Simulation) -> None:
+    """Print what else reaches which accuracy on the simulated graph."""
+    beside = [f"{row.name} {row.figures['accuracy'] or 0:.1%}" for row in found.references]
+    beside.append(f"the largest class {found.majority:.1%}")
+    say(f"Accuracy is that of {found.method} with its own hops; beside it: {', '.join(beside)}.")
+    say(what_was_simulated(found))
+
+
+def _asked(question: _Question) -> str:
+    """Say level, relation, hops and steps."""
+    steps = question.steps
+    return (
+        f"{question.level} level, relation {question.relation}, {question.hops} "
+        f"hop{'s' * (question.hops != 1)}"
+        + (f", {steps} DP-SGD step{'s' * (steps != 1)}" if steps else "")
+    )
 
 
 @dataclass(frozen=True)
@@ -176,14 +328,13 @@ class _Question:
     """A validated composition whose noise multiplier is still free."""
 
     method: str
-    level: str
-    relation: str
+    relation: Relation
     hops: int
     steps: int
     sampling_rate: float
     max_degree: int
     train_nodes: int | None
-    both_ways: bool = False
+    symmetrised: bool = False
 
     @classmethod
     def from_args(cls, args: argparse.Namespace) -> _Question:
@@ -191,7 +342,7 @@ class _Question:
         relation = resolve_relation(level, args.relation, is_directed=False)
         method = check_choice("method", args.method, ("gap", "sage"))
         if method == "sage":
-            _check_sage(args, level, relation)
+            _check_sage(args, relation)
         elif args.train_nodes is not None:
             raise InputError("--train-nodes has a meaning for --method sage only.")
         hops = (1 if method == "sage" else 2) if args.hops is None else args.hops
@@ -203,18 +354,18 @@ class _Question:
                         f"--{name.replace('_', '-')} has no meaning at level edge: training reads "
                         "no edges there and is free. Use --level node or leave it out."
                     )
-        if args.divided and (level != "node" or method != "gap" or args.max_degree is not None):
+        if args.normalised and (level != "node" or method != "gap" or args.max_degree is not None):
             raise InputError(
-                "--divided is for gap at level node, instead of --max-degree: all that a person "
-                "sends has norm 1 then."
+                "--normalised is for gap at level node, instead of --max-degree: the messages of "
+                "one person have norm 1 together."
             )
-        if args.both_ways and (level != "edge" or args.relation == "auto"):
+        if args.symmetrised and (level != "edge" or args.relation == "auto"):
             raise InputError(
-                "--both-ways is for level edge and a graph with directions: name the relation, "
+                "--symmetrised is for level edge and a directed graph: give the relation, "
                 "directed (one arc), undirected (both arcs of a pair), 5-arcs or 5-edges."
             )
-        # As if every list had one entry.
-        default = 1 if args.divided else DEFAULT_MAX_DEGREE
+        # Degree-normalised messages have the sensitivity of an out-degree of 1.
+        default = 1 if args.normalised else DEFAULT_MAX_DEGREE
         degree = default if args.max_degree is None else args.max_degree
         check_integer("max_degree", degree, at_least=1)
         if (args.steps is None) != (args.sampling_rate is None):
@@ -225,8 +376,8 @@ class _Question:
         if args.train_nodes is not None:
             check_integer("train_nodes", args.train_nodes, at_least=1)
         steps, rate = args.steps or 0, args.sampling_rate or 0.0
-        known = (method, level, relation, hops, steps, rate, degree, args.train_nodes)
-        return cls(*known, args.both_ways)
+        known = (method, relation, hops, steps, rate, degree, args.train_nodes)
+        return cls(*known, args.symmetrised)
 
     def original(self, multiplier: float, delta: float) -> float:
         """The price of the same noise by SAGE-NDP's original theorem."""
@@ -255,15 +406,19 @@ class _Question:
         return accounting.plain_rdp_epsilon(self.events(multiplier), delta, relation=self.relation)
 
     @property
+    def level(self) -> str:
+        """What is protected."""
+        return self.relation.level
+
+    @property
     def sensitivity(self) -> float:
         """The L2 sensitivity of one hop."""
         return self._sensitivity(self.relation)
 
-    def _sensitivity(self, relation: str) -> float:
-        neighbours = parse_relation(relation, self.level)
+    def _sensitivity(self, relation: Relation) -> float:
         if self.level == "node":
-            return privacy.DegreeBounded.bound(neighbours, self.max_degree)
-        return (privacy.Symmetrized if self.both_ways else privacy.Neighbors).bound(neighbours)
+            return privacy.DegreeBounded.bound(relation, self.max_degree)
+        return (privacy.Symmetrized if self.symmetrised else privacy.Neighbors).bound(relation)
 
     def sigma(self, multiplier: float) -> float:
         """The standard deviation of the noise of one hop."""
@@ -285,19 +440,19 @@ class _Question:
         return (accounting.PoissonGaussian(multiplier, self.sampling_rate, self.steps), hops)
 
     def attack_bounds(self, multiplier: float, epsilon: float, delta: float) -> AttackBounds:
-        """What the best attacker reaches at this noise, at most."""
+        """Upper bounds of the best attacker at this noise."""
         bounds = accounting.attack_bounds(self.events(multiplier), relation=self.relation)
         return bounds.within(epsilon, delta)
 
     @property
-    def _other_relation(self) -> str:
-        if self.level == "node":
-            return "replace" if self.relation == "add-remove" else "add-remove"
-        links = links_of(self.relation)
+    def _other_relation(self) -> Relation:
+        links = self.relation
+        if not isinstance(links, Links):
+            return AddRemove() if links == Replace() else Replace()
         # One link of the same sort, or where it is one already the other sort.
-        return Links.of(1, are_arcs=links.are_arcs == (links.count > 1)).name
+        return Links.of(1, are_arcs=links.are_arcs == (links.count > 1))
 
-    def under_other_relation(self, multiplier: float) -> tuple[str, Composition]:
+    def under_other_relation(self, multiplier: float) -> tuple[Relation, Composition]:
         """Another relation of the level, and the same noise as it appears there."""
         other = self._other_relation
         hops = accounting.Gaussian(
@@ -306,8 +461,8 @@ class _Question:
         return other, (*self.events(multiplier)[:-1], hops)
 
 
-def _check_sage(args: argparse.Namespace, level: str, relation: str) -> None:
-    if level != "node" or relation != "add-remove":
+def _check_sage(args: argparse.Namespace, relation: Relation) -> None:
+    if relation != AddRemove():
         raise InputError(
             "--method sage needs --level node and relation add-remove: at edge level its edges "
             "are randomised for a pure epsilon, without a noise multiplier."
@@ -318,18 +473,14 @@ def _check_sage(args: argparse.Namespace, level: str, relation: str) -> None:
         raise InputError("--method sage needs --steps and --sampling-rate.")
 
 
-def _print_table(
-    args: argparse.Namespace,
-    question: _Question,
-    multiplier: float,
-    epsilon: float,
-    accountant: str,
-) -> None:
-    """Print what each accountant says: the noise it needs for the budget, and what this costs."""
+def _print_table(args: argparse.Namespace, answer: _Answer) -> None:
+    """Print the noise that each accountant needs for the budget, and the price of this noise."""
     from rich import box
     from rich.table import Column, Table
 
-    delta, target = args.delta, args.epsilon
+    question, multiplier = answer.question, answer.multiplier
+    epsilon, accountant = answer.epsilon, answer.accountant
+    delta, target = args.delta, answer.target
     what = f"epsilon {target:g}" if target is not None else f"noise multiplier {multiplier:g}"
     out = console(to_stderr=False)
     out.print(
@@ -355,7 +506,7 @@ def _print_table(
         shown = [price] if needed is None else [needed, question.sigma(needed), price]
         table.add_row(name, *(f"{number:.4g}" for number in shown))
     out.print(table)
-    out.print(describe_relation(question.level, question.relation, is_directed=False).sentence)
+    out.print(question.relation.sentence)
     _print_noise(out, question, multiplier, delta)
 
 
@@ -380,7 +531,7 @@ def _print_noise(out: Console, question: _Question, multiplier: float, delta: fl
 
 
 def _print_attacker(bounds: AttackBounds) -> None:
-    """Print what the best attacker reaches at this noise."""
+    """Print the bounds of the best attacker at this noise."""
     from rich import box
     from rich.table import Column, Table
 

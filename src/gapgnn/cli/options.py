@@ -2,12 +2,13 @@
 
 The options of ``gapgnn train METHOD`` are the fields of the method's configuration
 (:mod:`gapgnn.methods.configs`): names, types, defaults and help texts. ``--config run.toml`` turns
-each key into the same option, so a file cannot say anything the command line could not.
+each key into the same option, so both accept the same settings.
 """
 
 from __future__ import annotations
 
 import argparse
+import stat
 import sys
 import types
 import typing
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gapgnn.errors import InputError, check_choice, did_you_mean
-from gapgnn.methods.configs import help_texts, own_parameters
+from gapgnn.methods.configs import help_texts, own_parameters, own_pieces
 from gapgnn.privacy import LEVELS
 
 if sys.version_info >= (3, 11):
@@ -29,6 +30,8 @@ else:
 
 _BOOLEANS = {"true": True, "false": False}
 _PROMISE = ("level", "epsilon", "delta", "relation")
+# How it is run, not what it is; the names of the ledger come last.
+_RUNNING = ("noise", "insecure_noise_seed", "device", "ledger", "reason")
 
 
 def add_method_options(parser: argparse.ArgumentParser, config: type) -> None:
@@ -68,6 +71,18 @@ def number(default: float, text: str, **more: Any) -> dict[str, Any]:
     return {"type": type(default), "default": default, "help": f"{text} (default {shown})", **more}
 
 
+def number_or_auto(text: str) -> float | str:
+    """Read the word of an option that is a number or ``auto``.
+
+    >>> number_or_auto("auto"), number_or_auto("1e-6")
+    ('auto', 1e-06)
+    """
+    try:
+        return "auto" if text == "auto" else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be auto or a number. Got {text!r}.") from None
+
+
 def add_options(group: argparse._ActionsContainer, options: Mapping[str, dict[str, Any]]) -> None:
     """Add options by their names and settings."""
     for name, settings in options.items():
@@ -76,10 +91,25 @@ def add_options(group: argparse._ActionsContainer, options: Mapping[str, dict[st
 
 def method_options(args: argparse.Namespace, config: type) -> dict[str, Any]:
     """Return the constructor's keyword arguments from parsed options."""
-    chosen = {part.name: getattr(args, part.name) for part in fields(config)}
+    of_python = own_pieces(config)
+    names = (part.name for part in fields(config) if part.name not in of_python)
+    chosen = {name: getattr(args, name) for name in names}
     return {
         key: tuple(value) if isinstance(value, list) else value for key, value in chosen.items()
     }
+
+
+def value_of(config: type, name: str, text: str) -> Any:
+    """Return a word as a value of one field of a method's configuration.
+
+    >>> from gapgnn.methods.configs.gap import GAPConfig
+    >>> value_of(GAPConfig, "hops", "3"), value_of(GAPConfig, "batch_norm", "false")
+    (3, False)
+    """
+    try:
+        return _reader(_type_hints(config)[name])(text)
+    except argparse.ArgumentTypeError as error:
+        raise InputError(f"`{name}` {error}") from None
 
 
 def method_words(config: type, params: Mapping[str, Any]) -> list[str]:
@@ -110,10 +140,13 @@ def _type_hints(config: type) -> dict[str, Any]:
 
 
 def _reading_order(config: type) -> list[str]:
-    """Return the fields as people look for them: the promise, the method, how it is run."""
-    return list(
-        dict.fromkeys([*_PROMISE, *own_parameters(config), *(p.name for p in fields(config))])
-    )
+    """Return the fields in order: guarantee, method, execution, ledger.
+
+    Functions of the user's own are given in Python alone.
+    """
+    names = dict.fromkeys([*_PROMISE, *own_parameters(config), *(p.name for p in fields(config))])
+    left_out = (*_RUNNING, *own_pieces(config))
+    return [*(name for name in names if name not in left_out), *_RUNNING]
 
 
 def level_of(words: Sequence[str]) -> str:
@@ -128,21 +161,44 @@ def level_of(words: Sequence[str]) -> str:
     known, _ = parser.parse_known_args([word for word in words if word != "--"])
     if known.level is None and known.config is not None:
         try:
-            known.level = tomllib.loads(Path(known.config).read_text("utf-8")).get("level")
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError):
+            known.level = _read_toml(Path(known.config)).get("level")
+        except (OSError, ValueError, RecursionError):
             # Read again, and complained of, with all other options.
             known.level = None
     # Without a value it is complained of with all other options, too.
     return "edge" if known.level is None else check_choice("--level", known.level, LEVELS)
 
 
+def check_plain(name: str, path: Path) -> None:
+    """Refuse a pipe, a device or a socket, which might have no end.
+
+    Args:
+        name: of the option.
+        path: that it names.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        # Whoever reads it says what is wrong.
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise InputError(f"`--{name}` must be a file. Got {str(path)!r}, a pipe or a device.")
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    """Return what a TOML file says."""
+    check_plain("config", path)
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
 def config_words(path: Path, parser: argparse.ArgumentParser) -> list[str]:
     """Translate a TOML file into command-line words; a misspelt key names the nearest one."""
     try:
-        config = tomllib.loads(path.read_text(encoding="utf-8"))
+        config = _read_toml(path)
     except FileNotFoundError:
         raise InputError(f"`--config` file {str(path)!r} does not exist.") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    # A number of very many digits is a ValueError, too.
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"`--config` file {str(path)!r} cannot be read: {error}.") from None
     known = {
         flag[2:]: action
@@ -227,7 +283,7 @@ def _without(words: Sequence[str], flags: set[str]) -> list[str]:
 def _parts(hint: Any) -> tuple[Any, ...]:
     """Return the alternatives of a union, or the hint itself."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return tuple(kind for part in typing.get_args(hint) for kind in _parts(part))
+        return tuple(one for part in typing.get_args(hint) for one in _parts(part))
     return (hint,)
 
 
@@ -242,24 +298,24 @@ def _choices(hint: Any) -> list[str]:
     return words
 
 
-def _kinds(hint: Any) -> list[type]:
+def _plain_types(hint: Any) -> list[type]:
     """Return the plain types a hint admits."""
     return [part for part in _parts(hint) if part in (int, float, str, Path)]
 
 
 def _reader(hint: Any) -> Callable[[str], Any]:
     """Return the function that reads one word as a value of type ``hint``."""
-    words, kinds = _choices(hint), _kinds(hint)
+    words, plain = _choices(hint), _plain_types(hint)
 
     def read(text: str) -> Any:
         if text in words:
             return _BOOLEANS.get(text, text)
-        for kind in kinds:
+        for convert in plain:
             try:
-                return kind(text)
+                return convert(text)
             except ValueError:
                 continue
-        wanted = [*words, *("a whole number" if kind is int else "a number" for kind in kinds)]
+        wanted = [*words, *("a whole number" if one is int else "a number" for one in plain)]
         raise argparse.ArgumentTypeError(
             f"must be one of {', '.join(wanted)}. Got {text!r}.{did_you_mean(text, words)}"
             if words
@@ -279,7 +335,7 @@ def _metavar(hint: Any) -> str | tuple[str, ...]:
     if parts := _tuple_parts(hint):
         return ("X",) * len(parts)
     names = {int: "N", float: "X", str: "TEXT", Path: "FILE"}
-    return "|".join([*_choices(hint), *(names[kind] for kind in _kinds(hint))])
+    return "|".join([*_choices(hint), *(names[one] for one in _plain_types(hint))])
 
 
 def _shown(default: Any) -> str:

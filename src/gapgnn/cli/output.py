@@ -1,15 +1,20 @@
-"""Where output goes: results to stdout, everything for people's eyes only to stderr.
+"""Where output goes: results to stdout, everything for people to stderr.
 
-How much of the latter is one setting for all commands. ``quiet`` is results and errors: no
-progress, no notes. ``verbose`` adds how long each phase took, and where an error came from.
+How much of the latter is one setting for all commands. ``quiet`` is results, errors and warnings
+about budgets: no progress, no notes. ``verbose`` adds how long each phase took, and where an error
+came from. Its format is another: ``text``, or ``json`` for one JSON object a line.
 """
 
 from __future__ import annotations
 
+import io
+import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -24,32 +29,81 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u2
 # What a spreadsheet takes for a formula, behind any number of apostrophes; not a plain number.
 _FORMULA = re.compile(r"'*[=+\-@\uff1d\uff0b\uff0d\uff20\t\r\n]")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:[.,][0-9]+)*[.,]?|[.,][0-9]+)(?:[eE][+-]?[0-9]+)?")
-_voice = "normal"
+_verbosity = "normal"
+_log_format = "text"
 
 
 @contextmanager
-def speaking(voice: str) -> Iterator[None]:
-    """Set how much people are told while a command runs.
+def verbosity(level: str) -> Iterator[None]:
+    """Set how much is printed while a command runs.
 
-    >>> with speaking("quiet"):
-    ...     note("Note: nobody reads this.")
+    >>> with verbosity("quiet"):
+    ...     note("Note: not printed.")
     """
-    global _voice
-    before, _voice = _voice, voice
+    global _verbosity
+    before, _verbosity = _verbosity, level
     try:
         yield
     finally:
-        _voice = before
+        _verbosity = before
 
 
 def is_quiet() -> bool:
-    """Tell whether nothing but results and errors is wanted."""
-    return _voice == "quiet"
+    """Whether only results, errors and warnings about budgets are printed."""
+    return _verbosity == "quiet"
 
 
 def is_verbose() -> bool:
-    """Tell whether details are wanted."""
-    return _voice == "verbose"
+    """Whether details are printed."""
+    return _verbosity == "verbose"
+
+
+@contextmanager
+def log_format(name: str) -> Iterator[None]:
+    """Set how everything for people is written while a command runs: as text or as JSON.
+
+    >>> with log_format("json"):
+    ...     logs_json()
+    True
+    """
+    global _log_format
+    before, _log_format = _log_format, name
+    try:
+        yield
+    finally:
+        _log_format = before
+
+
+def logs_json() -> bool:
+    """Whether everything for people is one JSON object a line."""
+    return _log_format == "json"
+
+
+def log(event: str, message: str, *, severity: str = "info", **fields: Any) -> None:
+    """Write one JSON object to stderr.
+
+    Args:
+        event: what happened: begin, price, budget, charge, note, progress, warning or error.
+        message: for people.
+        severity: ``info``, ``warning`` or ``error``.
+        fields: what the message says, for programs.
+    """
+    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    about = {"time": now, "severity": severity, "event": event, "message": printable(message)}
+    print(json.dumps({**about, **fields}, default=_plain), file=sys.stderr, flush=True)
+
+
+class _LogLines(io.TextIOBase):
+    """A file whose lines are logged."""
+
+    def __init__(self) -> None:
+        self._rest = ""
+
+    def write(self, text: str) -> int:
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in filter(str.strip, lines):
+            log("note", line.rstrip())
+        return len(text)
 
 
 def printable(text: str) -> str:
@@ -74,15 +128,23 @@ def plain_cell(text: str) -> str:
     return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
 
 
-def complain(message: str) -> None:
-    """Print one error line to stderr, whatever line breaks the message contains."""
-    print("gapgnn: " + printable(" ".join(message.split())), file=sys.stderr)
+def complain(message: str, *, severity: str = "error", **fields: Any) -> None:
+    """Print one error line to stderr, whatever line breaks the message contains.
+
+    Args:
+        message: the complaint.
+        severity: ``error`` or ``warning``, for logs of JSON.
+        fields: further facts for such logs.
+    """
+    line = " ".join(message.split())
+    if logs_json():
+        log(severity, line, severity=severity, **fields)
+    else:
+        print("gapgnn: " + printable(line), file=sys.stderr)
 
 
 def emit_json(result: dict[str, Any]) -> None:
     """Print exactly one JSON object to stdout."""
-    import json
-
     print(json.dumps(result, allow_nan=False, default=_plain))
 
 
@@ -92,7 +154,11 @@ def _plain(value: Any) -> Any:
 
 
 def console(*, to_stderr: bool) -> Console:
-    """Return a rich console for tables and progress; what goes to stderr may not be wanted."""
+    """Return a rich console for tables and progress; that of stderr is silent where quiet."""
+    if to_stderr and logs_json():
+        # Wide, as nobody reads its lines in a window, and never a terminal: no bars.
+        lines: Any = _LogLines()
+        return _console_type()(file=lines, highlight=False, quiet=is_quiet(), width=4096)
     return _console_type()(stderr=to_stderr, highlight=False, quiet=to_stderr and is_quiet())
 
 
@@ -118,8 +184,12 @@ def _console_type() -> type[Console]:
 
 
 def note(line: str, *, is_path: bool = False) -> None:
-    """Print a remark below a result, where remarks are wanted; one with a path on one line."""
-    if not is_quiet():
+    """Print a note below a result unless quiet; one with a path stays on one line."""
+    if is_quiet():
+        return
+    if logs_json():
+        log("note", line)
+    else:
         console(to_stderr=False).print(line, markup=False, soft_wrap=is_path)
 
 
@@ -128,19 +198,88 @@ def begin(line: str) -> None:
 
     >>> begin("Loading social and the libraries")
     """
-    if sys.stderr.isatty() and not is_quiet():
+    if is_quiet():
+        return
+    if logs_json():
+        log("begin", line)
+    elif sys.stderr.isatty():
         print(printable(line) + " ...", file=sys.stderr, flush=True)
 
 
-def phase_bars(trainings: int = 1) -> ProgressBars:
-    """Return the bars of trainings, on stderr; where details are wanted, a line per phase too."""
+class PhaseLog:
+    """Logs what a run is charged, when each phase begins and ends, and each quarter of a long one.
+
+    Neither loss nor accuracy is logged: a log may go to people who may not see them.
+    """
+
+    def __init__(self) -> None:
+        self._phases: dict[str, tuple[int, int, float]] = {}
+
+    def __enter__(self) -> PhaseLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def expect(self, phases: Sequence[str]) -> None:
+        """Log which phases there will be."""
+        if not is_quiet():
+            log("progress", f"phases: {', '.join(phases)}", phases=list(phases))
+
+    def quote(self, price: str) -> None:
+        """Log what is about to be charged, however quiet the run is."""
+        log("price", f"Price: {price}")
+
+    def start(self, phase: str, total: int) -> None:
+        """Log that a phase begins."""
+        self._phases[phase] = (0, total, time.monotonic())
+        if not is_quiet():
+            log("progress", f"{phase}: {total} steps", phase=phase, done=0, total=total)
+
+    def advance(
+        self, phase: str, *, loss: float | None = None, accuracy: float | None = None
+    ) -> None:
+        """Log the quarters of a phase."""
+        before, total, begun = self._phases[phase]
+        done = before + 1
+        self._phases[phase] = (done, total, begun)
+        if is_quiet() or (4 * done // max(total, 1) == 4 * before // max(total, 1)):
+            return
+        seconds = round(time.monotonic() - begun, 3)
+        line = f"{phase}: {done} of {total} steps in {seconds:.1f} s"
+        log("progress", line, phase=phase, done=done, total=total, seconds=seconds)
+
+
+def phase_bars(trainings: int = 1, *, says_total: bool = False) -> ProgressBars | PhaseLog:
+    """Return the progress bars of trainings, on stderr; where verbose, also a line per phase.
+
+    Logs of JSON have an object for each price, and for each phase where it begins and ends.
+
+    Args:
+        trainings: how many the estimate is for.
+        says_total: print once how long they will take, if that is long.
+    """
+    if logs_json():
+        return PhaseLog()
     from gapgnn.training import ProgressBars
 
-    return ProgressBars(console(to_stderr=True), lines=is_verbose(), trainings=trainings)
+    screen = console(to_stderr=True)
+    return ProgressBars(screen, lines=is_verbose(), trainings=trainings, says_total=says_total)
 
 
-def say(line: str, *, to_stderr: bool = False) -> None:
-    """Print one line as it is: nothing in it is markup, and it is not broken."""
+def say(line: str, *, to_stderr: bool = False, event: str = "note", **fields: Any) -> None:
+    """Print one line as it is: nothing in it is markup, and it is not broken.
+
+    Args:
+        line: what is said.
+        to_stderr: whether it is for people beside the result.
+        event: what a log of JSON calls it.
+        fields: what the line says, for such a log.
+    """
+    if to_stderr and logs_json():
+        if event == "price" or not is_quiet():
+            log(event, line, **fields)
+        return
     console(to_stderr=to_stderr).print(line, markup=False, soft_wrap=True)
 
 

@@ -20,6 +20,7 @@ from gapgnn.cli.data import (
     mention_unused,
     reading_bars,
     table_options,
+    tell_curator,
 )
 from gapgnn.cli.output import emit_json, say
 from gapgnn.errors import InputError, check_integer
@@ -66,7 +67,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Build the store and say what is in it."""
+    """Build the store and print its contents."""
     check_integer("parts", args.parts, at_least=1)
     check_integer("memory", args.memory, at_least=16)
     if args.store is not None:
@@ -74,7 +75,7 @@ def execute(args: argparse.Namespace) -> int:
     check_options(args, needs_label=False)
     loaded = _from_tables(args) if args.edges is not None else _from_dataset(args)
     graph = loaded.graph
-    arcs = sum(kind.num_arcs for kind in graph.edge_types)
+    arcs = sum(one.num_arcs for one in graph.edge_types)
     counts = {} if loaded.counts is None else asdict(loaded.counts)
     size = sum(path.stat().st_size for path in args.out.rglob("*") if path.is_file())
     if args.json:
@@ -84,7 +85,7 @@ def execute(args: argparse.Namespace) -> int:
                 "nodes": graph.num_nodes,
                 "arcs": arcs,
                 "edge_types": list(graph.edge_type_names),
-                "weighted": any(kind.is_weighted for kind in graph.edge_types),
+                "weighted": any(one.is_weighted for one in graph.edge_types),
                 "dropped_self_loops": loaded.dropped_self_loops,
                 "dropped_duplicates": loaded.dropped_duplicates,
                 "dropped_dangling": loaded.dropped_dangling,
@@ -95,15 +96,15 @@ def execute(args: argparse.Namespace) -> int:
             }
         )
         return 0
-    kinds = f" of {', '.join(graph.edge_type_names)}" if graph.more else ""
+    edge_types = f" of {', '.join(graph.edge_type_names)}" if graph.more_edge_types else ""
     say(
-        f"{graph.num_nodes:,} nodes and {arcs:,} arcs{kinds} in {args.parts} parts, "
+        f"{graph.num_nodes:,} nodes and {arcs:,} arcs{edge_types} in {args.parts} parts, "
         f"{size / 1e6:,.1f} MB, written to {args.out}"
     )
     mention_left_out(loaded)
     for name, text in EDGE_COUNTS.items():
         if counts.get(name) and name != "mostly_unused":
-            say(f"For the curator only: {counts[name]:,} {text}.", to_stderr=True)
+            tell_curator(f"{counts[name]:,} {text}")
     return 0
 
 
@@ -127,7 +128,7 @@ def _from_tables(args: argparse.Namespace) -> LoadedGraph:
 
 
 def _from_dataset(args: argparse.Namespace) -> LoadedGraph:
-    """Put a known data set on disk; it is read into memory for that."""
+    """Write a known data set to disk; it is read into memory first."""
     from gapgnn.graph.datasets import load_dataset
     from gapgnn.graph.store import store_graph
 

@@ -1,20 +1,18 @@
-"""`gapgnn audit pipeline`: a whole command on neighbouring files, and what tells them apart."""
+"""`gapgnn audit pipeline`: run a whole command on neighbouring files and compare its output."""
 
 from __future__ import annotations
 
 import argparse
-import csv
 import functools
 import importlib
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gapgnn.cli.data import add_curator_option
 from gapgnn.cli.output import complain, console, emit_json, progress_bars, say
-from gapgnn.errors import InputError
+from gapgnn.errors import InputError, without_password
 
 if TYPE_CHECKING:
     from gapgnn.audits import Case, Outcome, Tables
@@ -32,17 +30,17 @@ examples:
   gapgnn audit pipeline --model model
   gapgnn audit pipeline --model model train --edges friends.csv --nodes people.csv --label year
 
-Everything before `train` or `predict` is the audit's, everything behind it the command's. The
-command runs twice for every kind of neighbours: once recorded, once on the neighbour, where every
-release answers what it answered before. Releases may then differ by what is accounted for, and
-nothing else may. Nothing is charged to your ledger and nothing is kept: what the runs write is
-compared and deleted. Exit code 1: the two could be told apart. How far a release moves without its
-noise is the curator's to know: on people with a privacy budget say `--curator-only REASON`, and the
-look is written to the ledger.
+Options before `train`, `embed` or `predict` belong to the audit, options after it to the command.
+The command runs twice for every pair of neighbouring inputs: recorded on the first, and replayed on
+the second, where every release returns the recorded value. Releases may differ by what is accounted
+for, and everything else must be equal. Nothing is charged to your ledger. What the runs write is
+deleted after the comparison. Exit code 1: the outputs differ. The distance of releases without
+noise is private: for people with a privacy budget give `--curator-only REASON`, which is recorded
+in the ledger.
 
-With `--model` before the command it is the `train` that made this model, on the built-in graph or
-on the tables given; the result is kept in the model's folder, for `gapgnn report`. Of a run on your
-own tables no more is kept than whether anything was found.
+With `--model` before the command, the training of this model is audited, on the built-in graph or
+on the tables given, and the result is kept in the model's folder for `gapgnn report`. For your own
+tables only whether anything was found is kept.
 """
 
 
@@ -51,8 +49,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument(
         "--neighbours",
-        metavar="KIND,...",
-        help="kinds of neighbours, such as first,hub,huge (default: all that there are)",
+        metavar="PAIR,...",
+        help="pairs of neighbouring inputs, such as first,hub,huge (default: all of the level)",
     )
     parser.add_argument(
         "--parts", type=int, metavar="N", help="put the tables into a store of N parts first"
@@ -77,12 +75,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object"
     )
     parser.add_argument(
-        "command", nargs=argparse.REMAINDER, help="the command: train METHOD ... or predict ..."
+        "command",
+        nargs=argparse.REMAINDER,
+        help="the command: train METHOD ..., embed ... or predict ...",
     )
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Audit the command and report; anything found is exit code 1."""
+    """Audit the command and report; exit code 1 if there are findings."""
     from gapgnn.audits import audit_pipeline
     from gapgnn.cli.main import main
 
@@ -91,13 +91,13 @@ def execute(args: argparse.Namespace) -> int:
         words = _training_of(args.model, words)
     case = case_of(words, parts=args.parts, interrupt_after=args.interrupt_after)
     _check_people(args, words, case.tables)
-    kinds = None if args.neighbours is None else args.neighbours.split(",")
+    pair_types = None if args.neighbours is None else args.neighbours.split(",")
     with progress_bars("neighbours", "MofNCompleteColumn") as advance:
         advance("neighbours", 0, None)
         move = functools.partial(advance, "neighbours")
-        outcomes = audit_pipeline(case, main, kinds=kinds, seed=args.seed, progress=move)
+        outcomes = audit_pipeline(case, main, pair_types=pair_types, seed=args.seed, progress=move)
     if all(outcome.skipped for outcome in outcomes):
-        why = "; ".join(f"{outcome.kind}: {outcome.skipped}" for outcome in outcomes)
+        why = "; ".join(f"{outcome.pair_type}: {outcome.skipped}" for outcome in outcomes)
         raise InputError(
             "`--neighbours` must have a pair that applies to the command. Got none "
             f"({why or 'no pair at all'}), so nothing was audited."
@@ -111,7 +111,7 @@ def execute(args: argparse.Namespace) -> int:
                 "mechanism": "pipeline",
                 "command": ["gapgnn", *words],
                 "level": case.level,
-                "relation": case.relation,
+                "relation": case.relation.name,
                 "holds": holds,
                 "neighbours": [outcome.to_dict() for outcome in outcomes],
             }
@@ -120,15 +120,16 @@ def execute(args: argparse.Namespace) -> int:
         _print(outcomes)
     if not holds:
         found = sum(len(outcome.findings) for outcome in outcomes)
-        complain(f"The promise is broken: {found} findings tell neighbouring inputs apart.")
+        by = "1 finding distinguishes" if found == 1 else f"{found} findings distinguish"
+        complain(f"The guarantee is violated: {by} neighbouring inputs.")
     return 0 if holds else 1
 
 
 def _check_people(args: argparse.Namespace, words: Sequence[str], tables: Tables) -> None:
-    """Refuse to look at people who have a budget, unless their curator says why."""
+    """Refuse to read people who have a budget, unless the curator gives a reason."""
     import numpy as np
 
-    from gapgnn.cli.data import check_look
+    from gapgnn.cli.data import check_access
     from gapgnn.methods import load_model
     from gapgnn.privacy.ledger import People
 
@@ -139,10 +140,10 @@ def _check_people(args: argparse.Namespace, words: Sequence[str], tables: Tables
     if population is None and words[0] == "predict":
         said = load_model(parsed.model).preparation_
         population = None if said is None else said.population
-    kinds = (tables.edges, *(rows for _, _, rows in tables.more))
-    named = {name for rows in kinds for row in rows for name in row[:2]}
+    every = (tables.edges, *(rows for _, _, rows in tables.more))
+    named = {name for rows in every for row in rows for name in row[:2]}
     ids = np.array(sorted(named.union(tables.ids)))
-    check_look(
+    check_access(
         People.listed(ids, namespace=population or "default"),
         ledger=parsed.ledger,
         curator_only=args.curator_only or getattr(parsed, "curator_only", None),
@@ -161,12 +162,16 @@ def _training_of(folder: Path, words: Sequence[str]) -> list[str]:
     params = {k: v for k, v in model.saved_parameters().items() if k != "insecure_noise_seed"}
     if model.card_.level == "edge":
         # The relation that was promised, whichever way the links of other tables run.
-        params["relation"] = model.card_.relation
+        params["relation"] = model.card_.relation.name
     config = method_config(model.method)
     options = method_words(config, params)
     made = ["train", model.method, *options, *words[1:]]
     chosen = method_options(_parsed(made)[0], config)
-    changed = [k for k, v in params.items() if chosen[k] != (tuple(v) if type(v) is list else v)]
+    changed = [
+        name
+        for name, value in params.items()
+        if name in chosen and chosen[name] != (tuple(value) if type(value) is list else value)
+    ]
     if changed:
         raise InputError(
             f"`--{changed[0].replace('_', '-')}` must be left out: the model's own is audited. Got "
@@ -176,9 +181,9 @@ def _training_of(folder: Path, words: Sequence[str]) -> list[str]:
 
 
 def _keep(folder: Path, given: Sequence[str], outcomes: Sequence[Outcome]) -> None:
-    """Put what was found into the model's folder; of own tables only whether anything was.
+    """Write the outcomes into the model's folder; for the user's tables only whether all hold.
 
-    Who the neighbours are, and how far a release moved without noise, is private there.
+    There the ids of neighbours, and the distance of releases without noise, are private.
     """
     from gapgnn.methods import keep_audit
 
@@ -196,14 +201,15 @@ def _keep(folder: Path, given: Sequence[str], outcomes: Sequence[Outcome]) -> No
     else:
         rows = [
             {
-                "neighbours": outcome.kind,
+                "neighbours": outcome.pair_type,
                 "releases": len(outcome.releases),
                 "holds": outcome.holds,
             }
             for outcome in ran
         ]
-    command = shlex.join(["gapgnn", "audit", "pipeline", "--model", str(folder), *given])
-    keep_audit(folder, kind="pipeline", command=command, results=rows)
+    words = map(without_password, given)
+    command = shlex.join(["gapgnn", "audit", "pipeline", "--model", str(folder), *words])
+    keep_audit(folder, audit="pipeline", command=command, results=rows)
 
 
 def case_of(
@@ -218,10 +224,9 @@ def case_of(
     """
     from gapgnn.audits import Case
 
-    if not words or words[0] not in ("train", "predict"):
-        raise InputError(
-            f"`command` must start with train or predict. Got {' '.join(words[:2]) or 'nothing'!r}."
-        )
+    if not words or words[0] not in ("train", "embed", "predict"):
+        given = " ".join(words[:2]) or "nothing"
+        raise InputError(f"`command` must start with train, embed or predict. Got {given!r}.")
     parsed, kept = _parsed(words)
     if getattr(parsed, "store", None) is not None:
         raise InputError(
@@ -248,7 +253,6 @@ def case_of(
     return Case(
         words=tuple(kept),
         tables=tables,
-        level=level,
         relation=resolve_relation(level, relation or "auto", is_directed=tables.directed),
         max_degree=degree if isinstance(degree, int) else None,
         seed=getattr(parsed, "seed", 0),
@@ -262,7 +266,7 @@ def case_of(
 
 
 def _recall(parsed: argparse.Namespace) -> list[str]:
-    """Note what the model of `predict` settled in training; return words that keep its spelling."""
+    """Take over the model's parameters for `predict`; return words that keep its dialect."""
     from gapgnn.cli.data import dialect_of
     from gapgnn.methods import load_model
 
@@ -278,8 +282,8 @@ def _recall(parsed: argparse.Namespace) -> list[str]:
     )
     if said is None or not said.dialect:
         return []
-    numbers = replace(said.spelling(), delimiter=None)
-    if replace(dialect_of(parsed, said), delimiter=None) != numbers:
+    numbers = said.spelling().of_numbers
+    if dialect_of(parsed, said).of_numbers != numbers:
         return []
     # The audit writes tables with commas, whatever the model remembers.
     return ["--delimiter", ",", *numbers.words]
@@ -288,8 +292,10 @@ def _recall(parsed: argparse.Namespace) -> list[str]:
 # Options that say where data comes from and results go: the audit sets its own.
 _PLACES = {
     **dict.fromkeys(("--dataset", "--edges", "--nodes", "--label", "--features", "--schema"), 1),
-    **dict.fromkeys(("--out", "--model", "--ledger", "--store", "--delimiter"), 1),
-    **dict.fromkeys(("--weight", "--time", "--since", "--until", "--source", "--target"), 1),
+    **dict.fromkeys(("--out", "--model", "--ledger", "--store"), 1),
+    **dict.fromkeys(("--delimiter", "--quote", "--header"), 1),
+    **dict.fromkeys(("--weight", "--time", "--time-format", "--since", "--until"), 1),
+    **dict.fromkeys(("--source", "--target"), 1),
     "--weight-bounds": 2,
     **dict.fromkeys(("--directed", "--undirected", "--json", "--resume"), 0),
 }
@@ -351,15 +357,15 @@ def _tables(parsed: argparse.Namespace) -> Tables:
     node_table = open_table(parsed.nodes, what="nodes", dialect=dialect)
     first = "id" if "id" in node_table.columns else node_table.columns[0]
     node_columns, nodes = _rows(node_table, [first])
-    kinds = []
+    edge_tables = []
     chosen = edge_options(parsed, said, known)
     ends = chosen["source"], chosen["target"]
-    for kind, path in edge_files(parsed.edges).items():
+    for name, path in edge_files(parsed.edges).items():
         table = open_table(path, what="edges", dialect=dialect)
-        key = kind if len(parsed.edges) > 1 else ""
+        key = name if len(parsed.edges) > 1 else ""
         stated = [end.get(key) if isinstance(end, dict) else end for end in ends]
-        kinds.append((kind, *_rows(table, list(end_columns(table, *stated)))))
-    (kind, edge_columns, edges), *more = kinds
+        edge_tables.append((name, *_rows(table, list(end_columns(table, *stated)))))
+    (edge_type, edge_columns, edges), *more = edge_tables
     features = None
     if parsed.features is not None:
         import numpy as np
@@ -387,9 +393,9 @@ def _tables(parsed: argparse.Namespace) -> Tables:
         directed,
         features,
         schema,
-        kind=kind,
+        edge_type=edge_type,
         more=tuple(more),
-        weight=_weight_of(parsed, kind, edge_columns),
+        weight=_weight_of(parsed, edge_type, edge_columns),
         edge_words=tuple(_edge_words(parsed)),
     )
 
@@ -399,8 +405,9 @@ def _edge_words(parsed: argparse.Namespace) -> list[str]:
     words = [word for each in parsed.weight or () for word in ("--weight", each)]
     for low, high in parsed.weight_bounds or ():
         words += ["--weight-bounds", repr(low), repr(high)]
-    for name in ("time", "source", "target"):
-        words += [word for each in getattr(parsed, name) or () for word in (f"--{name}", each)]
+    for name in ("time", "time_format", "source", "target"):
+        option = f"--{name.replace('_', '-')}"
+        words += [word for each in getattr(parsed, name) or () for word in (option, each)]
     for name in ("since", "until"):
         value = getattr(parsed, name)
         words += [] if value is None else [f"--{name}={value}"]
@@ -411,16 +418,16 @@ def _edge_words(parsed: argparse.Namespace) -> list[str]:
     return words
 
 
-def _weight_of(parsed: argparse.Namespace, kind: str, columns: Sequence[str]) -> str | None:
+def _weight_of(parsed: argparse.Namespace, edge_type: str, columns: Sequence[str]) -> str | None:
     """Return the column of the first edge table with amounts, if it has one."""
     said: Preparation | None = getattr(parsed, "preparation_of_model", None)
     if parsed.weight is None and said is not None:
-        key = kind if len(parsed.edges) > 1 else ""
+        key = edge_type if len(parsed.edges) > 1 else ""
         remembered: str | None = said.edge_options([key])["weight"].get(key)
         return remembered
     for word in parsed.weight or ():
         name, is_named, column = word.partition("=")
-        found: str = column if is_named and name == kind else word
+        found: str = column if is_named and name == edge_type else word
         if found in columns:
             return found
     return None
@@ -430,16 +437,16 @@ def _rows(
     table: TableFile, first: list[str]
 ) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """Return a table's columns and rows as text, with some columns first."""
-    if table.is_text:
-        with table.path.open(encoding="utf-8-sig", newline="") as file:
-            columns, *rows = csv.reader(file, delimiter=table.delimiter)
-    else:
-        columns = list(table.columns)
-        rows = [
-            ["" if value is None else str(value) for value in row.values()]
-            for batch in table.batches(columns)
-            for row in batch.to_pylist()
-        ]
+    import pyarrow as pa
+
+    columns = list(table.columns)
+    # As text: what a cell of a text file holds is written as it stands.
+    text = dict.fromkeys(columns, pa.large_string()) if table.is_text else {}
+    rows = [
+        ["" if value is None else str(value) for value in row.values()]
+        for batch in table.batches(columns, types=text, missing=[])
+        for row in batch.to_pylist()
+    ]
     order = [columns.index(name) for name in first]
     order += [place for place in range(len(columns)) if place not in order]
     names = tuple(columns[place] for place in order)
@@ -483,13 +490,14 @@ def _print(outcomes: Sequence[Outcome]) -> None:
     for outcome in outcomes:
         worst = outcome.worst
         most = "-" if worst is None else f"{worst.observed / worst.accounted:.4f} ({worst.name})"
-        verdict = "holds" if outcome.holds else f"{len(outcome.findings)} findings"
+        count = len(outcome.findings)
+        verdict = f"{count} finding{'s' * (count != 1)}" if count else "holds"
         if outcome.skipped:
             verdict = f"skipped: {outcome.skipped}"
-        table.add_row(outcome.kind, outcome.who, str(len(outcome.releases)), most, verdict)
+        table.add_row(outcome.pair_type, outcome.who, str(len(outcome.releases)), most, verdict)
     console(to_stderr=False).print(table)
     for outcome in outcomes:
         for text in outcome.public:
-            say(f"{outcome.kind}: public fact differs: {text}")
+            say(f"{outcome.pair_type}: public fact differs: {text}")
         for text in outcome.findings:
-            say(f"{outcome.kind}: FOUND {text}")
+            say(f"{outcome.pair_type}: FOUND {text}")

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gapgnn.cli.data import add_data_options, dialect_of, load_graph, mention_left_out
-from gapgnn.cli.output import emit_json, plain_cell, say
+from gapgnn.cli.data import (
+    DIALECT_OPTIONS,
+    add_data_options,
+    dialect_of,
+    load_graph,
+    mention_left_out,
+)
+from gapgnn.cli.output import plain_cell, say
+from gapgnn.cli.prices import Quote, left_lines
+from gapgnn.cli.receipts import emit_result, receipt
 from gapgnn.cli.scale import add_ray_option, at_scale, check_ray
-from gapgnn.errors import InputError, UnavailableError
+from gapgnn.errors import InputError, UnavailableError, check_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,11 +33,12 @@ EXAMPLES = """\
 examples:
   gapgnn predict --model model --out labels.csv
   gapgnn predict --model model --edges friends.csv --nodes people.csv --plan
-  gapgnn predict --model model --edges friends.csv --nodes people.csv --out labels.parquet
+  gapgnn predict --model model --edges friends.csv --nodes people.csv --out labels.parquet --charge
   gapgnn predict --model model --edges friends.csv --nodes people.csv --label risk \
     --only unlabelled --with probabilities --out to-check.csv
   gapgnn predict --model model --dataset social --own record --out to-each-their-own.csv
-  gapgnn predict --model model --new-people --edges their-friends.csv --nodes new.csv --out new.csv
+  gapgnn predict --model model --new-people --edges their-friends.csv --nodes new.csv \
+    --out new.csv --max-epsilon 1
   gapgnn predict --config predict.toml --out labels.csv
 
 The model remembers label, dropped columns, weights, delimiter and schema of its tables: other
@@ -38,15 +46,17 @@ tables need no such option again, only a window of time is said anew. Columns it
 out, and those it misses are named.
 For the training graph the released hops in the model's folder answer, free of charge; the data may
 be left out except at node level. Another graph is charged once, and its hops stay in the folder.
-Which of the two a graph is, only the ledger of the training knows: without it tables are refused.
+A price must be agreed to, with `--charge`, or with `--max-epsilon E` for at most E; `--plan` shows
+it. Which of the two a graph is, only the ledger of the training knows: without it tables are
+refused.
 The column `graph` of the output says which graph the answers are for.
 With `--new-people` (label-gap) the answers are for the people of --nodes alone who were
 not in the graph of training. Their edges to each other and to people who were are read, and only
 these are charged, to everybody they name. Rows of known people are not needed, but with their
 labels the answers are better. With `--own record` beside it nothing is charged.
 With `--own record` (label-gap at edge level) each answer also reads the node's own neighbours: more
-accurate, free of charge, and for that person alone. Everybody's answers handed out together would
-tell lists, so only labels are written unless `--with probabilities` is given.
+accurate, not charged for itself, and for that person alone. Everybody's answers handed out together
+would tell lists, so only labels are written unless `--with probabilities` is given.
 """
 
 
@@ -81,9 +91,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--own",
         choices=["features", "record"],
-        help="what an answer reads of its own person, for label-gap at level edge: features (as "
-        "usual), or record (features and the node's own neighbours), which makes it an answer for "
-        "that person alone; at level node this is chosen when training",
+        help="what a prediction reads of the node's own record, for label-gap at level edge: "
+        "features (default), or record (features and own neighbours), which makes it a "
+        "prediction for that person only; at level node this is chosen when training",
     )
     parser.add_argument(
         "--new-people",
@@ -103,6 +113,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "released or written",
     )
     parser.add_argument(
+        "--charge",
+        action="store_true",
+        help="agree to the price of an answer that is not free, whatever it is; without it, or "
+        "--max-epsilon, such an answer is refused with exit code 3",
+    )
+    parser.add_argument(
+        "--max-epsilon",
+        type=float,
+        metavar="E",
+        help="agree to a price of at most E; an answer that is charged more is refused, and 0 is "
+        "for free answers only",
+    )
+    parser.add_argument(
         "--cached",
         action="store_true",
         help="answer for the graph of training and read nothing of the tables but the ids of "
@@ -117,56 +140,44 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     """Load the model and the graph, predict, write the table."""
     from gapgnn.methods import load_model
+    from gapgnn.privacy.ledger import Ledger, spending
 
     _check_out(args)
+    if args.max_epsilon is not None:
+        check_number("max_epsilon", args.max_epsilon, at_least=0)
     check_ray(args)
     if _needs_label(args) and not args.cached and not _gives_data(args):
         raise InputError(
             "`--only`, `--with role` and `--with truth` must come with tables, which have the "
             "labels. Got no data."
         )
+    receipt().folder = args.model
     model = load_model(args.model, device=args.device, ledger=args.ledger, reason=args.reason)
+    receipt().ledger = Ledger(model.ledger)
     if args.cached:
         return _from_cache(args, model)
     if args.new_people:
         _check_new_people(args)
     is_for_own = args.own == "record" or model.card_.own == "record"
-    graph = None
-    if _gives_data(args):
-        loaded = load_graph(
-            args,
-            # Roles are those of the training: a function of this seed and of each id.
-            seed=model.seed,
-            quiet=args.json,
-            # Own lists are read together with the training labels on them.
-            needs_label=_needs_label(args) or (is_for_own and not args.new_people),
-            schema=model.schema_,
-            preparation=model.preparation_,
-            classes=model.label_names_,
-            # A model of version 0.1 knows the columns of its table by name and has no schema. It
-            # answers for the graph it was trained on; reading another one is refused further down.
-            level="none" if model.schema_ is None and model.feature_names_ else model.level,
-            may_lack_labels=True,
-            known_ids=_known_ids(model) if args.new_people else None,
-        )
-        graph = loaded.graph
-        if loaded.dropped_dangling and not args.json:
-            mention_left_out(loaded)
-        _check_model_folder(args, model, graph)
-        _mention_columns(model, graph)
+    graph = _graph_of(args, model, reads_own=is_for_own)
     before = len(model.card_.releases)
+    quote = Quote.of(model, graph, own=args.own, new_people=args.new_people)
+    receipt().people = quote.people
     if args.plan:
-        return _show_plan(model, graph, args)
-    _say_price(model, graph, args)
+        return _show_plan(quote, args)
+    receipt().price = quote.to_dict()
+    quote.check_agreed(charge=args.charge, at_most=args.max_epsilon)
+    _say_price(quote)
+    agreed = 0.0 if quote.price is None else math.inf
     try:
-        with at_scale(args, graph) as placed:
+        with at_scale(args, graph) as placed, spending(agreed):
             probabilities = model.predict_proba(placed, own=args.own, new_people=args.new_people)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_what_is_lost(model)) from None
     model.save_releases(args.model)
     charged = model.card_.releases[before:]
     if charged:
-        _say_charged(model, graph)
+        _say_charged(quote)
     if args.new_people and graph is not None:
         graph = _new_people_of(model, graph)
     ids = model.releases_.training().ids if graph is None else graph.ids
@@ -177,31 +188,59 @@ def execute(args: argparse.Namespace) -> int:
     rows = _chosen_rows(args.only, graph)
     _write_table(args.out, table if rows is None else table.filter(rows))
     if args.json:
-        emit_json(_result(args.out, len(ids), model, len(charged)))
+        emit_result(_result(args.out, len(ids), quote, len(charged)))
     else:
         entities = model.card_.wording.entities
         what = f"the edges of new {entities} were" if args.new_people else "one new graph was"
-        spent = f"{what} charged" if charged else "no budget was spent"
+        spent = f"{what} charged" if charged else f"no budget was spent: {quote.why_free}"
         written = len(ids) if rows is None else int(rows.sum())
         line = f"{written:,} label{'s' * (written != 1)} written to {args.out}; {spent}"
         say(line)
     return 0
 
 
-def _result(out: Path, nodes: int, model: NodeClassifier, charged: int) -> dict[str, Any]:
-    """Return what `--json` prints: with what was charged, and what the model's releases come to."""
-    card = model.card_
-    found: dict[str, Any] = {"out": str(out), "nodes": nodes, "new_releases": charged}
-    if charged:
-        last = card.releases[-1]
-        found["charge"] = {"id": last.charge_id, "epsilon": last.epsilon, "delta": last.delta}
-        found["releases"] = len(card.releases)
-        found["composed_epsilon"] = card.composed_epsilon
-    return found
+def _graph_of(args: argparse.Namespace, model: NodeClassifier, *, reads_own: bool) -> Graph | None:
+    """Return the graph to answer for, read as the model remembers; None without any data."""
+    if not _gives_data(args):
+        return None
+    loaded = load_graph(
+        args,
+        # Roles are those of the training: a function of this seed and of each id.
+        seed=model.seed,
+        quiet=args.json,
+        # A prediction that reads own neighbours also reads their training labels.
+        needs_label=_needs_label(args) or (reads_own and not args.new_people),
+        schema=model.schema_,
+        preparation=model.preparation_,
+        classes=model.label_names_,
+        # A model of version 0.1 knows the columns of its table by name and has no schema. It
+        # answers for the graph it was trained on; reading another one is refused further down.
+        level="none" if model.schema_ is None and model.feature_names_ else model.level,
+        may_lack_labels=True,
+        known_ids=_known_ids(model) if args.new_people else None,
+    )
+    if loaded.dropped_dangling and not args.json:
+        mention_left_out(loaded)
+    _check_model_folder(args, model, loaded.graph)
+    _mention_columns(model, loaded.graph)
+    return loaded.graph
+
+
+def _result(out: Path, nodes: int, quote: Quote, charged: int) -> dict[str, Any]:
+    """Return the object of `--json`: with the epsilon of all releases, and why it was free."""
+    card = quote.model.card_
+    return {
+        "out": str(out),
+        "nodes": nodes,
+        "new_releases": charged,
+        "why_free": quote.why_free,
+        "releases": len(card.releases),
+        "composed_epsilon": card.composed_epsilon,
+    }
 
 
 def _check_new_people(args: argparse.Namespace) -> None:
-    """Refuse what does not go with new people; entries that name known ones are kept."""
+    """Refuse options that exclude `--new-people`; edges to known people are kept."""
     if args.edges is None:
         raise InputError(
             "`--new-people` must come with `--edges` and `--nodes`: the new people, and their "
@@ -214,7 +253,7 @@ def _check_new_people(args: argparse.Namespace) -> None:
 
 
 def _known_ids(model: NodeClassifier) -> NDArray[Any] | None:
-    """Return the ids of the training, whose rows new people's edges lead to."""
+    """Return the ids of the training, to which edges of new people may lead."""
     return model.releases_.training().ids if model.releases_.hops else None
 
 
@@ -226,113 +265,101 @@ def _new_people_of(model: NodeClassifier, graph: Graph) -> Graph:
     return induced(graph, new_among(graph, model.releases_.training()))
 
 
-def _show_plan(model: NodeClassifier, graph: Graph | None, args: argparse.Namespace) -> int:
-    """Print what an answer would cost; nothing is charged or released."""
-    from gapgnn.methods import EdgeReader
+def _show_plan(quote: Quote, args: argparse.Namespace) -> int:
+    """Print the price of a prediction; nothing is charged or released."""
     from gapgnn.privacy.card import rounded_up
 
-    card, left, price, after = model.card_, [], None, model.card_.composed_epsilon
-    if graph is not None:
-        left = _left(model, graph)
-        if isinstance(model, EdgeReader):
-            price = model.prediction_guarantee(graph, own=args.own, new_people=args.new_people)
-            if price is not None and price.events:
-                after = model.composed_epsilon(price)
+    price, after = quote.price, quote.afterwards()
+    # What `--charge` would agree to is only asked for where the answer is wanted.
+    refusal = quote.disagreement(charge=True, at_most=args.max_epsilon) or after.refusal
     if args.json:
-        plan = None if price is None else price.to_dict()
-        is_free = price is None or not price.events
-        emit_json({"free": is_free, "plan": plan, "composed_epsilon": after, "left": left})
-    elif price is None or not price.events:
-        say("Price: nothing. The answers follow from what was released, or read no edges.")
-    else:
-        say(
-            f"Price: epsilon {rounded_up(price.epsilon or 0.0)}, delta {price.delta:.3g} "
-            f"({price.relation}). All releases of this model would come to epsilon "
-            f"{rounded_up(after or 0.0)} at delta {card.delta:.3g}; now it is "
-            f"{rounded_up(card.composed_epsilon or 0.0)}."
+        emit_result(
+            {
+                "free": price is None,
+                "why_free": quote.why_free,
+                **quote.to_dict(),
+                "plan": None if price is None else price.to_dict(),
+                "composed_epsilon_before": quote.epsilon_before,
+                "composed_epsilon": quote.epsilon_after,
+                "left": [] if price is None else after.lines,
+                "after": after.to_list(),
+                "refused": refusal,
+            }
         )
-        for line in left:
-            say(f"Left: {line}")
+        return 0
+    if price is None:
+        say(f"Price: nothing, because {quote.why_free}.")
+        return 0
+    say(
+        f"Price: {quote.charged}. All releases of this model would come to epsilon "
+        f"{rounded_up(quote.epsilon_after)} at delta {quote.model.card_.delta:.3g}; now it is "
+        f"{rounded_up(quote.epsilon_before)}."
+    )
+    for line in after.lines:
+        say(f"Left: {line}")
+    if refusal:
+        say(f"It would be refused: {refusal}")
     return 0
 
 
-def _say_price(model: NodeClassifier, graph: Graph | None, args: argparse.Namespace) -> None:
-    """Say on stderr what an answer is going to cost, before it is charged."""
-    from gapgnn.methods import EdgeReader
-    from gapgnn.privacy.card import protected, rounded_up
+def _say_price(quote: Quote) -> None:
+    """Print the price of a prediction to stderr, before it is charged."""
+    from gapgnn.privacy.card import rounded_up
 
-    if graph is None or not isinstance(model, EdgeReader):
+    price, after = quote.price, quote.afterwards()
+    if price is None:
         return
-    price = model.prediction_guarantee(graph, own=args.own, new_people=args.new_people)
-    if price is None or not price.events:
-        return
-    card, count = model.card_, len(model.card_.releases) + 1
-    assert price.epsilon is not None
-    what = "this graph was not released before, and is"
-    if args.new_people:
-        what = "the edges of new {entities} were not released before, and are"
-    said = card.wording.fill(
-        f"{what} charged epsilon {rounded_up(price.epsilon)}, delta {price.delta:.3g} for "
-        f"{protected(price.relation)}."
-    )
-    say(
-        f"Price: {said}",
-        to_stderr=True,
-    )
-    budgets = _left(model, graph)
-    for line in budgets:
-        say(f"Before: {line}", to_stderr=True)
-    if not budgets:
+    card, count = quote.model.card_, len(quote.model.card_.releases) + 1
+    line = f"Price: {quote.what} charged {quote.charged}."
+    say(line, to_stderr=True, event="price", **quote.to_dict())
+    for line, budget in zip(after.lines, after.to_list(), strict=True):
+        say(f"Before: {line}", to_stderr=True, event="budget", **budget)
+    if not after.lines and not after.refusal:
         say(
             f"No budget is set for these {card.wording.entities}: the charge is recorded but not "
             "limited (`gapgnn ledger grant`).",
             to_stderr=True,
+            event="budget",
         )
     say(
         f"The {count} releases of this model will then come to epsilon "
-        f"{rounded_up(model.composed_epsilon(price))} at delta {card.delta:.3g} for what is in all "
-        f"of their graphs; now it is {rounded_up(card.composed_epsilon or 0.0)}.",
+        f"{rounded_up(quote.epsilon_after)} at delta {card.delta:.3g} for what is in all "
+        f"of their graphs; now it is {rounded_up(quote.epsilon_before)}.",
         to_stderr=True,
+        event="price",
+        composed_epsilon=quote.epsilon_after,
     )
 
 
-def _say_charged(model: NodeClassifier, graph: Graph | None) -> None:
-    """Say on stderr what was charged in which ledger, what is left, and what the card states."""
+def _say_charged(quote: Quote) -> None:
+    """Print to stderr the charge, the ledger, the remaining budget, and the card's epsilon."""
     from gapgnn.privacy.card import rounded_up
-    from gapgnn.privacy.ledger import Ledger
+    from gapgnn.privacy.ledger import People
 
-    card = model.card_
+    card = quote.model.card_
     last = card.releases[-1]
     say(
         f"Charged: epsilon {rounded_up(last.epsilon)} (charge {last.charge_id}). The card of the "
         f"model lists {len(card.releases)} releases, together epsilon "
         f"{rounded_up(card.composed_epsilon or 0.0)} at delta {card.delta:.3g}.",
         to_stderr=True,
+        event="charge",
+        id=last.charge_id,
+        epsilon=last.epsilon,
+        delta=last.delta,
     )
-    for line in [] if graph is None else _left(model, graph):
-        say(f"After: {line}", to_stderr=True)
-    say(f"Ledger: {Ledger(model.ledger).path}", to_stderr=True)
-
-
-def _left(model: NodeClassifier, graph: Graph) -> list[str]:
-    """Return one line for each budget of these people at the model's level; none without one."""
-    from gapgnn.privacy.ledger import Ledger, People
-
-    budgets = Ledger(model.ledger).budgets_of(People.of(graph))
-    return [
-        f"{one.population} has epsilon {math.floor(1e4 * (one.left_epsilon or 0.0)) / 1e4:g} of "
-        f"{one.granted_epsilon:g} left, delta {one.left_delta:.3g}"
-        for one in budgets
-        if one.level == model.level
-    ]
+    graph, level = quote.graph, quote.model.level
+    for line in [] if graph is None else left_lines(quote.ledger, People.of(graph), level):
+        say(f"After: {line}", to_stderr=True, event="budget")
+    say(f"Ledger: {quote.ledger.name}", to_stderr=True, event="ledger")
 
 
 def _for_own_people(table: Any, args: argparse.Namespace, wording: Wording) -> Any:
-    """Leave probabilities out unless they are asked for, and say whom the answers are for."""
+    """Leave probabilities out unless requested, and print whom the predictions are for."""
     say(
         wording.fill(
-            "each answer read its own {entity}'s exact list: it is for that {entity}, or for "
-            "whoever may know the list. Everybody's answers handed out together would tell lists"
+            "each prediction read the {entity}'s exact own neighbours: it is for that {entity}, or "
+            "for readers who may know them. All predictions together would reveal edges"
         ),
         to_stderr=True,
     )
@@ -346,7 +373,7 @@ def _for_own_people(table: Any, args: argparse.Namespace, wording: Wording) -> A
 
 
 def _what_is_lost(model: NodeClassifier) -> str:
-    """Say what an interrupted prediction has cost."""
+    """Print what an interrupted prediction has cost."""
     charge = getattr(model, "_unfinished", None)
     if charge is None:
         return "interrupted; nothing was charged for a new graph and nothing was written"
@@ -357,7 +384,7 @@ def _what_is_lost(model: NodeClassifier) -> str:
 
 
 def _from_cache(args: argparse.Namespace, model: NodeClassifier) -> int:
-    """Answer from the model's folder alone."""
+    """Predict from the model's folder only."""
     from gapgnn.graph.tables import read_ids
     from gapgnn.methods import EdgeReader
 
@@ -371,14 +398,15 @@ def _from_cache(args: argparse.Namespace, model: NodeClassifier) -> int:
             "`--with truth` must be left out. Got one of them."
         )
     if args.plan:
-        return _show_plan(model, None, args)
+        return _show_plan(Quote.of(model, None, own=None, new_people=False), args)
     dialect = dialect_of(args, model.preparation_)
     ids = None if args.nodes is None else read_ids(args.nodes, dialect=dialect)
     probabilities = model.predict_cached(ids)
     ids = model.releases_.training().ids if ids is None else ids
     _write_table(args.out, _table(model, ids, probabilities, True, args.extra, None))
     if args.json:
-        emit_json({"out": str(args.out), "nodes": len(ids), "new_releases": 0})
+        quote = Quote.of(model, None, own=None, new_people=False)
+        emit_result(_result(args.out, len(ids), quote, 0))
     else:
         say(f"{len(ids):,} labels for the graph of training written to {args.out}")
     return 0
@@ -387,14 +415,15 @@ def _from_cache(args: argparse.Namespace, model: NodeClassifier) -> int:
 DATA_OPTIONS = (
     *("dataset", "store", "edges", "nodes"),
     *("label", "schema", "features", "drop", "directed", "dangling"),
-    *("delimiter", "decimal", "thousands"),
-    *("weight", "weight_bounds", "time", "since", "until", "source", "target", "dropped_at_most"),
+    *DIALECT_OPTIONS,
+    *("weight", "weight_bounds", "time", "time_format", "since", "until", "source", "target"),
+    "dropped_at_most",
 )
 WRITERS = {".csv": ",", ".tsv": "\t", ".jsonl": "", ".parquet": "", ".feather": ""}
 
 
 def _check_out(args: argparse.Namespace) -> None:
-    """Refuse a file that could not be written, and answers that would go nowhere."""
+    """Refuse a file that could not be written, and predictions without an output."""
     if args.out is not None:
         _check_target(args.out)
     elif not args.plan:
@@ -412,7 +441,7 @@ def _check_target(path: Path) -> None:
 
 
 def _check_model_folder(args: argparse.Namespace, model: NodeClassifier, graph: Graph) -> None:
-    """Refuse a model folder that could not keep what another graph will have paid for."""
+    """Refuse a model folder that could not store the releases of another graph."""
     from gapgnn.privacy.ledger import Ledger
 
     releases = model.releases_
@@ -425,7 +454,7 @@ def _check_model_folder(args: argparse.Namespace, model: NodeClassifier, graph: 
 
 
 def _mention_columns(model: NodeClassifier, graph: Graph) -> None:
-    """Say on stderr which columns of the tables the model does not use, and which it misses."""
+    """Print to stderr which columns the model does not use, and which ones it lacks."""
     if model.feature_names_ is None or graph.feature_names is None:
         return
     known, given = set(model.feature_names_), set(graph.feature_names)
@@ -440,7 +469,7 @@ def _gives_data(args: argparse.Namespace) -> bool:
 
 
 def _needs_label(args: argparse.Namespace) -> bool:
-    """Whether labels of the tables are asked for; the answers themselves never read them."""
+    """Whether labels of the tables are requested; predictions never read them."""
     return args.only is not None or bool({"role", "truth"} & set(args.extra))
 
 
@@ -460,27 +489,22 @@ def _table(
     extra: Sequence[str],
     graph: Graph | None,
 ) -> Any:
-    """Return id, label, its probability and for which graph, and the columns that were asked for.
+    """Return id, label, its probability and the graph, and the requested columns.
 
     Args:
-        model: which answered.
+        model: the predicting model.
         ids: one per row.
         probabilities: of every class.
-        is_training: whether the answers are for the graph of training.
+        is_training: whether the predictions are for the graph of training.
         extra: further columns.
         graph: the graph that was read, if any.
     """
-    import numpy as np
     import pyarrow as pa
 
-    chosen = model.decide(probabilities)
+    from gapgnn.methods import answer_columns
+
     names: Sequence[Any] = model.label_names_ or range(model.num_classes_)
-    columns: dict[str, Any] = {
-        "id": ids.tolist(),
-        "label": [names[k] for k in chosen],
-        "probability": probabilities[np.arange(len(chosen)), chosen],
-        "graph": ["training" if is_training else "given"] * len(ids),
-    }
+    columns = answer_columns(model, ids, probabilities, is_training=is_training)
     if "probabilities" in extra:
         columns |= {f"probability of {name}": probabilities[:, k] for k, name in enumerate(names)}
     if "role" in extra and graph is not None:
@@ -502,7 +526,7 @@ def _roles(graph: Graph) -> list[str]:
 
 
 def _without_formulas(table: Any) -> Any:
-    """Return a table whose text, in names of columns too, no spreadsheet takes for a formula."""
+    """Return a table in which no spreadsheet takes text or column names for a formula."""
     import pyarrow as pa
 
     columns = [
@@ -515,10 +539,12 @@ def _without_formulas(table: Any) -> Any:
 
 
 def _write_table(path: Path, table: Any) -> None:
-    """Write a table as the name of the file says; whole or not at all."""
+    """Write a table in the format of the file's name; whole or not at all."""
     import pyarrow.csv
     import pyarrow.feather
     import pyarrow.parquet
+
+    from gapgnn.methods import json_line
 
     scratch = path.with_name(f".{path.name}.part")
     try:
@@ -529,9 +555,7 @@ def _write_table(path: Path, table: Any) -> None:
         elif path.suffix == ".jsonl":
             with scratch.open("w", encoding="utf-8") as file:
                 for batch in table.to_batches():
-                    file.writelines(
-                        json.dumps(row, ensure_ascii=False) + "\n" for row in batch.to_pylist()
-                    )
+                    file.writelines(map(json_line, batch.to_pylist()))
         else:
             options = pyarrow.csv.WriteOptions(delimiter=WRITERS[path.suffix])
             pyarrow.csv.write_csv(_without_formulas(table), scratch, options)

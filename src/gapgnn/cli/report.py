@@ -1,11 +1,11 @@
-"""`gapgnn report`: one page, from a folder of results or about one saved model."""
+"""`gapgnn report`: one page, from a folder of results or about one or several saved models."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,9 @@ examples:
   gapgnn report model --curator-copy --edges payments.csv --nodes customers.csv --label risk
   gapgnn report model --check                  is the folder what was saved?
 
+  gapgnn report january february               models.report.html, both side by side
+  gapgnn report january february --curator-copy --dataset social --out copy.html
+
 The page is one file that loads nothing. That of results holds figures computed from the private
 data without noise: for data that is not public, it is for the curator. That of a model holds none,
 unless a copy for the curator is asked for.
@@ -49,8 +52,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "folder",
         type=Path,
+        nargs="+",
         metavar="FOLDER",
-        help="what `gapgnn experiment --out` filled, or a model that `gapgnn train --out` saved",
+        help="what `gapgnn experiment --out` filled, a model that `gapgnn train --out` saved, or "
+        "several such models, which are compared",
     )
     parser.add_argument(
         "--audit",
@@ -95,18 +100,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--check",
         action="store_true",
-        help="write no page: compare every file with its digest; exit 2 if one was changed",
+        help="write no page: compare every file with its digest; exit 4 if one was changed",
     )
     add_curator_option(model)
     add_data_options(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Write the report, and say where it is."""
+    """Write the report, and print its path."""
     from gapgnn.evaluation.report import load_results, screenshot, write_report
 
     if args.screenshot is not None and args.screenshot.suffix != ".png":
         raise InputError(f"`screenshot` must end in .png. Got {str(args.screenshot)!r}.")
+    folders, args.folder = args.folder, args.folder[0]
+    if len(folders) > 1:
+        return _about_several(args, folders)
     is_model = (args.folder / "config.json").is_file()
     for option in _OF_RESULTS if is_model else _OF_MODEL:
         if getattr(args, option):
@@ -139,9 +147,35 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
+def _about_several(args: argparse.Namespace, folders: Sequence[Path]) -> int:
+    """Write the page that compares saved models."""
+    from gapgnn.evaluation.report import write_comparison
+    from gapgnn.graph import Wording
+    from gapgnn.methods import load_folder
+
+    for option in (*_OF_RESULTS, "audit"):
+        if getattr(args, option):
+            raise InputError(f"`--{option}` must come with one folder. Got {len(folders)}.")
+    words = Wording.of(args.entity, args.link, known=load_folder(folders[0]).card.wording)
+    if args.check:
+        digests = {str(folder): dict(load_folder(folder).digests) for folder in folders}
+        if args.json:
+            emit_json({"models": digests})
+        else:
+            for name, files in digests.items():
+                say(f"{name}: {len(files)} files, none changed or missing.")
+        return 0
+    figures = None
+    if args.curator_copy:
+        figures = [_figures(args, folder) for folder in folders]
+    page = write_comparison(folders, out=args.out, ledger=args.ledger, words=words, figures=figures)
+    _announce(args, page)
+    return 0
+
+
 def _about_model(args: argparse.Namespace) -> int:
     """Write the page of one saved model."""
-    from gapgnn.evaluation.report import screenshot, write_model_page
+    from gapgnn.evaluation.report import write_model_page
     from gapgnn.graph import Wording
     from gapgnn.methods import load_folder
 
@@ -160,10 +194,18 @@ def _about_model(args: argparse.Namespace) -> int:
 
         done = audit_saved(args.folder)
         holds = all(found["holds"] for found in done.audits) and not done.left_out
-    figures = _figures(args) if args.curator_copy else None
+    figures = _figures(args, args.folder) if args.curator_copy else None
     page = write_model_page(
         args.folder, out=args.out, ledger=args.ledger, words=words, figures=figures
     )
+    _announce(args, page)
+    return 0 if holds else 1
+
+
+def _announce(args: argparse.Namespace, page: Path) -> None:
+    """Take the picture that is asked for, and print where a page of models is."""
+    from gapgnn.evaluation.report import screenshot
+
     if args.screenshot is not None:
         screenshot(page, args.screenshot)
     if args.json:
@@ -171,23 +213,23 @@ def _about_model(args: argparse.Namespace) -> int:
         emit_json({"page": str(page), "curator_copy": args.curator_copy, "screenshot": picture})
     else:
         say(f"{page}{', for the curator alone' if args.curator_copy else ''}")
-    return 0 if holds else 1
 
 
-def _figures(args: argparse.Namespace) -> dict[str, Any]:
-    """Compute how good the model is, on the data and the split of its training."""
+def _figures(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Compute the model's metrics on the data and the split of its training."""
     from gapgnn.evaluation.report import curator_figures
     from gapgnn.graph.datasets import dataset_names
     from gapgnn.methods import check_trained_on, load_model
 
-    model = load_model(args.folder, ledger=args.ledger)
+    model = load_model(folder, ledger=args.ledger)
     if args.edges is args.store is args.dataset is None:
         if model.card_.dataset not in dataset_names():
             raise InputError(
                 "`--curator-copy` must come with the data of the training (`--edges`, `--nodes` "
                 f"and `--label`, or `--store`). Got none for {model.card_.dataset!r}."
             )
-        args.dataset = model.card_.dataset
+        # Of this model alone: another one may be of other data.
+        args = argparse.Namespace(**{**vars(args), "dataset": model.card_.dataset})
     graph = load_graph(
         args, seed=model.seed, quiet=args.json, schema=model.schema_, level=model.level
     ).graph
@@ -197,7 +239,7 @@ def _figures(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _audit(folder: Path, records: list[Record]) -> None:
-    """Audit the noisy hops of every row that has some and no audit yet, and keep the results.
+    """Audit the noisy hops of every row without an audit yet, and keep the results.
 
     The shipped mechanism runs at the very noise of the results, on canaries and never on the data
     (privacy page, section 8). Each part is held to what it alone is accounted at.
@@ -216,7 +258,7 @@ def _audit(folder: Path, records: list[Record]) -> None:
 
 
 def _missing(records: list[Record], done: list[Audit]) -> list[dict[str, Any]]:
-    """Return the options of every audit that is wanted and not there."""
+    """Return the options of every audit that is still missing."""
     from gapgnn.evaluation.report import HOPS
 
     have = {(one.relation, one.noise_multiplier) for one in done if one.mechanism == "aggregation"}

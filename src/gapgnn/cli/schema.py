@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gapgnn.cli.data import add_dialect_options, dialect_of
+from gapgnn.cli.data import add_dialect_options, dialect_of, table_word
 from gapgnn.cli.output import console, emit_json, say
 from gapgnn.errors import InputError, check_all
 
@@ -20,6 +20,7 @@ examples:
   gapgnn schema --nodes people.csv --label risk --delimiter semicolon --decimal , --out schema.toml
   gapgnn schema --nodes people.csv --edges payments.csv --weight amount --out schema.toml
   gapgnn train gap --edges friends.csv --nodes people.csv --schema schema.toml --level node
+  gapgnn schema --json-schema > schema.json        what the file may hold, for editors
 
 At node level nothing may be learned from single people: not which categories there are, not how
 large a number can be, not which classes exist. The schema says it instead. What is proposed was
@@ -30,7 +31,9 @@ read from the table without noise, so check and edit it before anything else see
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of `gapgnn schema`."""
     parser.epilog = EXAMPLES
-    parser.add_argument("--nodes", type=Path, required=True, metavar="FILE", help="your node table")
+    parser.add_argument(
+        "--nodes", type=table_word, required=True, metavar="FILE", help="your node table"
+    )
     parser.add_argument("--label", metavar="COLUMN", help="the column with the class to predict")
     parser.add_argument(
         "--drop",
@@ -39,7 +42,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a column that is not a feature; may be given several times",
     )
     parser.add_argument(
-        "--edges", type=Path, metavar="FILE", help="your edge table, to propose bounds of --weight"
+        "--edges",
+        type=table_word,
+        metavar="FILE",
+        help="your edge table, to propose bounds of --weight",
     )
     parser.add_argument(
         "--weight", metavar="COLUMN", help="the column of the edge table with an amount"
@@ -49,10 +55,29 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, required=True, metavar="FILE", help="the schema, TOML; must be new"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--json-schema",
+        action=_JsonSchema,
+        nargs=0,
+        help="print the JSON schema of schema.toml, for editors and other programs, and stop",
+    )
+
+
+class _JsonSchema(argparse.Action):
+    """Prints what a schema file may hold, as ``--help`` prints options: nothing else is needed."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        """Print the JSON schema and stop."""
+        import json
+
+        from gapgnn.graph.tables import json_schema
+
+        print(json.dumps(json_schema(), indent=2))
+        parser.exit()
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Read the table, write the proposal, say what to check."""
+    """Read the table, write the proposal, and print what to check."""
     from gapgnn.graph.tables import propose_schema
 
     check_all(lambda: _check_target(args.out), lambda: dialect_of(args))

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import argparse
 import resource
-import shlex
-import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import partial
@@ -21,13 +18,23 @@ from gapgnn.cli.data import (
     check_options,
     load_graph,
     mention_left_out,
+    shown_tables,
 )
 from gapgnn.cli.ledger import spent_sentence
-from gapgnn.cli.main import Parser
+from gapgnn.cli.main import Parser, in_options
 from gapgnn.cli.options import add_method_options, level_of, method_options
-from gapgnn.cli.output import begin, console, emit_json, note, phase_bars
-from gapgnn.cli.scale import add_ray_option, at_scale, check_ray, open_checkpoint
-from gapgnn.errors import InputError, PrivacyError, UnavailableError, check_all
+from gapgnn.cli.output import begin, console, note, phase_bars, say
+from gapgnn.cli.prices import afterwards
+from gapgnn.cli.receipts import emit_result, receipt
+from gapgnn.cli.scale import (
+    add_ray_option,
+    at_scale,
+    check_ray,
+    check_space,
+    how_to_go_on,
+    open_checkpoint,
+)
+from gapgnn.errors import InputError, PrivacyError, check_all
 from gapgnn.methods import (
     method_class,
     method_config,
@@ -41,7 +48,6 @@ if TYPE_CHECKING:
 
     from gapgnn.graph import Graph
     from gapgnn.methods import NodeClassifier
-    from gapgnn.privacy import Checkpoint
     from gapgnn.training import Callback
 
 SHOWN_CLASSES = 8
@@ -51,23 +57,32 @@ FROM_LABELS = ("test_accuracy", "metrics", "references", "shortcomings", "graph_
 EXAMPLES = """\
 examples:
   gapgnn train {method}
-  gapgnn train {method} --dataset facebook100/Cornell5 --level node --epsilon 8 --repeats 10
+  gapgnn train {method} --dataset facebook100/Cornell5 --level {level} --epsilon 8 --repeats 10
   gapgnn train {method} --edges friends.csv --nodes people.csv --label year --out model
   gapgnn train {method} --edges e.csv --nodes n.csv --label risk --delimiter semicolon --out model
   gapgnn train {method} --config run.toml --json
+"""
+# Below node level alone.
+_EXAMPLE_LEVELS = {"label-gap": "edge"}
+OVERVIEW = """\
+examples:
+  gapgnn train                                                the recommended method, built-in graph
+  gapgnn train --edges friends.csv --nodes people.csv --label year --epsilon 1 --plan
+  gapgnn train --edges friends.csv --nodes people.csv --label year --epsilon 1 --out model
+  gapgnn train gap --dataset facebook100/Cornell5 --level node --epsilon 8
+  gapgnn train label-gap --help                               all options of a method
 """
 
 
 def configure(parser: Parser) -> None:
     """Add one subcommand per method, with the fields of its configuration as options."""
     parser.default_choice = lambda words: recommended_method(level_of(words))
-    kinds = parser.add_subparsers(dest="method", metavar="METHOD", required=True)
+    commands = parser.add_subparsers(dest="method", metavar="METHOD", required=True)
     left_out = [f"left out: {name!r}, {why}" for name, why in methods_left_out().items()]
-    parser.epilog = "\n".join(left_out) or None
+    parser.epilog = "\n".join([OVERVIEW, *left_out])
     for name, text in methods().items():
-        child = kinds.add_parser(
-            name, help=text, description=text, epilog=EXAMPLES.format(method=name)
-        )
+        examples = EXAMPLES.format(method=name, level=_EXAMPLE_LEVELS.get(name, "node"))
+        child = commands.add_parser(name, help=text, description=text, epilog=examples)
         child.later = partial(_declare, name)
 
 
@@ -118,10 +133,10 @@ def _declare(name: str, child: Parser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Load, fit, save, report."""
-    tables = " and ".join(map(str, args.edges or ()))
+    tables = shown_tables(args)
     data = args.dataset or args.store or tables or DEFAULT_DATASET
     begin(f"Training {args.method}: loading {data} and the libraries")
-    from gapgnn.privacy.ledger import Ledger
+    from gapgnn.privacy.ledger import Ledger, People
 
     estimator = method_class(args.method)(**method_options(args, method_config(args.method)))
     # Everything that can fail without reading private data fails here, before the charge, at once.
@@ -134,14 +149,16 @@ def execute(args: argparse.Namespace) -> int:
         Ledger(estimator.ledger).check,
     )
     checkpoint = open_checkpoint(args)
+    receipt().ledger, receipt().folder = Ledger(estimator.ledger), args.out
     loaded = load_graph(args, seed=args.seed, quiet=args.json)
     graph = loaded.graph
+    receipt().people = People.of(graph)
     if args.plan:
-        return _show_plan(estimator, graph, as_json=args.json)
-    _check_space(args.out, estimator.space_needed(graph))
+        return _show_plan(estimator, graph, args)
+    check_space(args.out, estimator.space_needed(graph))
     wanted = _wanted_references(args)
     # One estimate for all trainings of this command.
-    bars = phase_bars(1 + len(wanted))
+    bars = phase_bars(1 + len(wanted), says_total=not args.json)
     try:
         with bars, at_scale(args, graph, bars) as placed:
             estimator.fit(
@@ -151,7 +168,7 @@ def execute(args: argparse.Namespace) -> int:
         if args.out is not None:
             estimator.save(args.out)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(_how_to_go_on(checkpoint)) from None
+        raise KeyboardInterrupt(how_to_go_on(checkpoint)) from None
     finally:
         if checkpoint is not None:
             checkpoint.close()
@@ -162,7 +179,7 @@ def execute(args: argparse.Namespace) -> int:
         with bars:
             references = _references(estimator, graph, wanted, bars, args.curator_only)
     if args.json:
-        emit_json(_result(estimator, graph, references))
+        emit_result(_result(estimator, graph, references))
     else:
         _print_table(estimator, graph, references, args.out)
         mention_left_out(loaded)
@@ -170,7 +187,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _check_out(args: argparse.Namespace) -> None:
-    """Refuse a folder that could not be written, and a model of own data that would be lost."""
+    """Refuse a folder that could not be written, and to lose a model of the user's data."""
     from gapgnn.methods import check_new_folder
 
     is_own = args.edges is not None or args.store is not None
@@ -181,39 +198,8 @@ def _check_out(args: argparse.Namespace) -> None:
     elif is_own and not args.no_save and not args.plan and args.level != "none":
         raise InputError(
             "`--out` must say where the model goes: training on your own data is charged to its "
-            "budget. Got none; say `--no-save` to drop the model."
+            "budget. Got none; give `--no-save` to drop the model."
         )
-
-
-def _check_space(folder: Path | None, needed: int) -> None:
-    """Refuse a disk that is too full for the model's folder."""
-    if folder is None:
-        return
-    parent = folder.resolve().parent
-    while not parent.exists():
-        parent = parent.parent
-    free = shutil.disk_usage(parent).free
-    if needed > free:
-        raise UnavailableError(
-            f"`out` must have room for at least {needed / 2**20:.0f} MiB. Got "
-            f"{free / 2**20:.0f} MiB on the disk of {str(folder)!r}; nothing was charged."
-        )
-
-
-def _how_to_go_on(checkpoint: Checkpoint | None) -> str:
-    """Say what an interrupted run has cost, and the command that goes on with it."""
-    if checkpoint is None:
-        return "interrupted; nothing was saved. What was charged stays charged (`gapgnn ledger`)"
-    if not checkpoint.folder.exists():
-        return "interrupted; nothing was charged or saved"
-    words = [word for word in sys.argv[1:] if word != "--resume"]
-    command = shlex.join(["gapgnn", *words, "--resume"])
-    if checkpoint.paid is None:
-        return f"interrupted; nothing was charged by this run. Go on with `{command}`"
-    return (
-        f"interrupted; the budget was charged ({checkpoint.paid}) and is not charged again by "
-        f"`{command}`, which goes on from the last finished step"
-    )
 
 
 def _audited(estimator: NodeClassifier) -> list[dict[str, Any]]:
@@ -237,7 +223,7 @@ PAPER, FEATURES_ONLY, NOT_PRIVATE = "GAP (paper)", "features only (MLP)", "witho
 
 
 def _wanted_references(args: argparse.Namespace) -> tuple[str, ...]:
-    """Return what to compare with: on own data what is free of charge and quickly trained."""
+    """Return the references: on the user's data only those that are free and fast to train."""
     if args.method == "mlp" and not args.compare:
         return ()
     is_recommended = args.method == recommended_method(args.level) and args.level != "none"
@@ -250,17 +236,8 @@ def _wanted_references(args: argparse.Namespace) -> tuple[str, ...]:
     return everything if is_builtin and not args.json else ()
 
 
-def _references(
-    estimator: NodeClassifier,
-    graph: Graph,
-    wanted: Sequence[str],
-    callback: Callback,
-    curator_only: str | None,
-) -> dict[str, NodeClassifier]:
-    """Train GAP of the paper and features only at the same level, and a model without privacy.
-
-    GAP, and at node level the features-only model, are charged like any other.
-    """
+def _untrained(estimator: NodeClassifier, wanted: Sequence[str]) -> dict[str, NodeClassifier]:
+    """Return GAP of the paper and features only at the same level, and a model without privacy."""
     from gapgnn.methods import GAP, MLP
 
     shared = {
@@ -273,18 +250,33 @@ def _references(
     without = method_class(recommended_method("none"))
     if "none" in estimator.levels:
         without = type(estimator)
-    kinds: dict[str, tuple[type[NodeClassifier], Mapping[str, Any]]] = {
+    references: dict[str, tuple[type[NodeClassifier], Mapping[str, Any]]] = {
         PAPER: (GAP, shared),
         FEATURES_ONLY: (MLP, shared),
         NOT_PRIVATE: (without, free),
     }
+    return {
+        name: _reference(method, parameters)
+        for name, (method, parameters) in references.items()
+        if name in wanted and not (name == NOT_PRIVATE and estimator.level == "none")
+    }
+
+
+def _references(
+    estimator: NodeClassifier,
+    graph: Graph,
+    wanted: Sequence[str],
+    callback: Callback,
+    curator_only: str | None,
+) -> dict[str, NodeClassifier]:
+    """Train the references.
+
+    GAP, and at node level the features-only model, are charged like any other.
+    """
     found: dict[str, NodeClassifier] = {}
-    for name, (kind, parameters) in kinds.items():
-        if name not in wanted or (name == NOT_PRIVATE and estimator.level == "none"):
-            continue
+    for name, model in _untrained(estimator, wanted).items():
         look = curator_only if name == NOT_PRIVATE else None
         try:
-            model = _reference(kind, parameters)
             found[name] = model.fit(graph, callback=callback, curator_only=look)
         except (InputError, PrivacyError) as error:
             # The result itself is paid for and must be shown; a reference may have a price.
@@ -292,21 +284,44 @@ def _references(
     return found
 
 
-def _reference(kind: type[NodeClassifier], parameters: Mapping[str, Any]) -> NodeClassifier:
-    """Return a reference with those of the command's parameters that it has a use for."""
-    known = {part.name for part in fields(kind)}
+def _reference(method: type[NodeClassifier], parameters: Mapping[str, Any]) -> NodeClassifier:
+    """Return a reference with those parameters of the command that it uses."""
+    known = {part.name for part in fields(method)}
     own = {name: value for name, value in parameters.items() if name in known}
-    unused = kind(**own).unused_parameters()
-    return kind(**{name: value for name, value in own.items() if name not in unused})
+    unused = method(**own).unused_parameters()
+    return method(**{name: value for name, value in own.items() if name not in unused})
 
 
-def _show_plan(estimator: NodeClassifier, graph: Graph, *, as_json: bool) -> int:
+def _show_plan(estimator: NodeClassifier, graph: Graph, args: argparse.Namespace) -> int:
     """Print what a training would release and cost; nothing is charged or read beyond that."""
+    from gapgnn.privacy.ledger import Ledger, People
+
     plan = estimator.plan_for(graph)
-    if as_json:
-        emit_json({"plan": plan.to_dict(), "repeats": estimator.repeats})
-    else:
-        console(to_stderr=False).print(str(plan), markup=False, highlight=False, soft_wrap=True)
+    ledger, people = Ledger(estimator.ledger), People.of(graph)
+    after = afterwards(ledger, people, plan.promise, count=estimator.repeats)
+    compared = {
+        name: model.guarantee(graph)
+        for name, model in _untrained(estimator, _wanted_references(args)).items()
+    }
+    charged = {name: price for name, price in compared.items() if price.events}
+    if args.json:
+        prices = {n: {"epsilon": one.epsilon, "delta": one.delta} for n, one in charged.items()}
+        found = {"plan": plan.to_dict(), "repeats": estimator.repeats, "compared": prices}
+        found |= {"left": after.lines, "after": after.to_list(), "refused": after.refusal}
+        emit_result(found)
+        return 0
+    say(str(plan))
+    if estimator.repeats > 1 and plan.promise.events:
+        say(f"repeats: {estimator.repeats}, each charged this price")
+    for name, price in charged.items():
+        say(
+            f"for comparison: {name}, charged epsilon {price.epsilon:.6g}, delta {price.delta:.3g} "
+            "too; left out with --no-compare"
+        )
+    for line in after.lines:
+        say(f"left: {line}")
+    if after.refusal:
+        say(f"it would be refused: {after.refusal}")
     return 0
 
 
@@ -326,7 +341,7 @@ def _shortcomings(estimator: NodeClassifier, references: Mapping[str, NodeClassi
 def _result(
     estimator: NodeClassifier, graph: Graph, references: Mapping[str, NodeClassifier]
 ) -> dict[str, Any]:
-    from gapgnn.evaluation import bootstrap_interval
+    from gapgnn.evaluation import shown_interval
     from gapgnn.training import mean_metrics
 
     runs = estimator.repeat_scores_
@@ -335,14 +350,14 @@ def _result(
     return {
         "method": estimator.method,
         "level": card.level,
-        "relation": card.relation,
+        "relation": card.relation.name,
         "dataset": graph.name,
         "epsilon": card.epsilon,
         "delta": card.delta,
         "noise_multiplier": card.noise_multiplier,
         "test_accuracy": {
             "mean": sum(runs) / len(runs),
-            "ci95": list(bootstrap_interval(runs)),
+            "ci95": shown_interval(runs),
             "runs": runs,
         },
         "metrics": mean_metrics(estimator.repeat_metrics_),
@@ -387,7 +402,7 @@ def _print_table(
     if estimator.level != "node":
         title += f": {graph.num_nodes:,} nodes"
     if estimator.level == "none":
-        title += f", {sum(kind.num_arcs for kind in graph.edge_types):,} arcs"
+        title += f", {sum(one.num_arcs for one in graph.edge_types):,} arcs"
     columns = ("test nodes", "accuracy", "balanced", "F1", "AUC", "epsilon", "delta")
     table = Table(*columns, title=escape(title))
     own = f"{estimator.card_.method}, level {estimator.level}"
@@ -413,7 +428,7 @@ def _print_table(
     for warning in estimator.card_.warnings:
         note(f"Note: {warning}")
     for sentence in _shortcomings(estimator, references):
-        note(f"Warning: {sentence}")
+        note(f"Warning: {in_options(sentence, ['--threshold'])}")
     if estimator.level == "node" or estimator.card_.own:
         read = "labels" if estimator.level == "node" else "lists"
         note(f"Note: the accuracies are computed from private {read}, for the curator only.")
@@ -422,7 +437,7 @@ def _print_table(
 
 
 def _shows_ranking(estimator: NodeClassifier, mean: Mapping[str, Any]) -> bool:
-    """Whether somebody looks for the nodes of one class: it is named, or one of two and rare."""
+    """Whether to print ranking metrics: a positive class is named, or one of two is rare."""
     from gapgnn.training import RARE
 
     ranking = mean["ranking"]
@@ -432,7 +447,7 @@ def _shows_ranking(estimator: NodeClassifier, mean: Mapping[str, Any]) -> bool:
 
 
 def _ranking_table(models: Mapping[str, NodeClassifier], first: Mapping[str, Any]) -> Table:
-    """Return how well each model puts the nodes of the positive class first."""
+    """Return the ranking metrics of each model for the positive class."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -471,7 +486,7 @@ def _count(number: float) -> str:
 def _contribution(
     estimator: NodeClassifier, references: Mapping[str, NodeClassifier]
 ) -> dict[str, float] | None:
-    """Return by how much each figure is above that of features alone; None without that model."""
+    """Return the gain of each metric over features alone; None without that model."""
     from gapgnn.training import METRICS
 
     alone = references.get(FEATURES_ONLY)
@@ -490,7 +505,7 @@ def _contribution(
 def _contribution_sentence(
     estimator: NodeClassifier, references: Mapping[str, NodeClassifier]
 ) -> str | None:
-    """Say what the graph adds to features alone, by the figure that the model is judged by."""
+    """Return a sentence on the gain over features alone, by the metric of the model."""
     from gapgnn.training import mean_metrics
 
     contribution = _contribution(estimator, references)
@@ -517,7 +532,7 @@ def _contribution_sentence(
 
 
 def _mention_charge(estimator: NodeClassifier) -> None:
-    """Say whose budget paid, in which ledger, and what is left of it."""
+    """Print whose budget was charged, in which ledger, and what is left of it."""
     from gapgnn.privacy.ledger import Ledger
 
     paid = estimator.card_.ledger
@@ -531,17 +546,18 @@ def _mention_charge(estimator: NodeClassifier) -> None:
         is_known = row.charges == 1 and row.granted_epsilon is None
         if row.population in names and row.level == estimator.card_.level and not is_known:
             note(spent_sentence(row, charges))
-    note(f"Ledger: {ledger.path}", is_path=True)
+    note(f"Ledger: {ledger.name}", is_path=True)
 
 
 def _accuracy(model: NodeClassifier) -> str:
-    from gapgnn.evaluation import bootstrap_interval
+    from gapgnn.evaluation import shown_interval
 
     runs = model.repeat_scores_
     shown = f"{sum(runs) / len(runs):.1%}"
-    if len(runs) > 1:
-        low, high = bootstrap_interval(runs)
-        shown += f" ({low:.1%} to {high:.1%}, {len(runs)} repeats)"
+    if ends := shown_interval(runs):
+        shown += f" ({ends[0]:.1%} to {ends[1]:.1%}, {len(runs)} repeats)"
+    elif len(runs) > 1:
+        shown += f" ({len(runs)} repeats)"
     return shown
 
 
