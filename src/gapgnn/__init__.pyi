@@ -1,10 +1,13 @@
 __version__: str
 
 from .errors import BudgetExceededError as BudgetExceededError
+from .errors import BusyError as BusyError
 from .errors import CalibrationError as CalibrationError
 from .errors import DataError as DataError
 from .errors import GapgnnError as GapgnnError
 from .errors import InputError as InputError
+from .errors import IntegrityError as IntegrityError
+from .errors import NotGrantedError as NotGrantedError
 from .errors import PrivacyError as PrivacyError
 from .errors import UnavailableError as UnavailableError
 from .evaluation.folds import CrossValidation as CrossValidation
@@ -17,9 +20,12 @@ from .graph.datasets.load import dataset_names as dataset_names
 from .graph.datasets.load import load_dataset as load_dataset
 from .graph.datasets.registry import register_dataset as register_dataset
 from .graph.graph import Graph as Graph
+from .graph.pyg_transforms import BoundDegree as BoundDegree
+from .graph.pyg_transforms import HashSplit as HashSplit
 from .graph.tables.read import read_tables as read_tables
 from .graph.transforms import random_split as random_split
 from .methods.configs.base import option as option
+from .methods.dp_sgd import dp_sgd as dp_sgd
 from .methods.edge_reader import EdgeReader as EdgeReader
 from .methods.estimator import Fit as Fit
 from .methods.estimator import NodeClassifier as NodeClassifier
@@ -30,10 +36,12 @@ from .methods.label_gap.edge_level import LabelGAP as LabelGAP
 from .methods.label_gap.node_level import NodeLabelGAP as NodeLabelGAP
 from .methods.mlp import MLP as MLP
 from .methods.neighbor_vote import NeighborVote as NeighborVote
+from .methods.private_hops import PrivateHops as PrivateHops
 from .methods.progap import ProGAP as ProGAP
 from .methods.registry import load_model as load_model
 from .methods.registry import recommended_method as recommended_method
 from .methods.registry import register_method as register_method
+from .methods.search import PrivateSearchCV as PrivateSearchCV
 from .methods.settings import Settings as Settings
 from .privacy.card.card import PrivacyCard as PrivacyCard
 from .privacy.card.card import ReleaseFacts as ReleaseFacts
