@@ -14,6 +14,8 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import settings
 
+pytest_plugins = ["postgres_server"]
+
 # A package that tests install is not imported from its source.
 collect_ignore_glob = ["tests/fixtures/*"]
 
