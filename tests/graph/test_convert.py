@@ -84,7 +84,7 @@ def plain_data(**changes):
     return data
 
 
-def test_pyg_direction_is_read_off_the_arcs_unless_told():
+def test_pyg_direction_is_read_off_the_arcs_unless_it_is_given():
     assert not from_pyg(plain_data()).is_directed
     one_way = plain_data(edge_index=torch.tensor([[0, 1], [1, 2]]))
     assert from_pyg(one_way).is_directed
@@ -99,8 +99,8 @@ def test_adj_t_is_the_transposed_adjacency_and_stored_zeros_are_no_arcs():
         check_invariants=True,
     )
     graph = from_pyg(plain_data(edge_index=None, adj_t=entries))
-    assert graph.out_list(0).tolist() == [1]
-    assert graph.out_list(1).tolist() == [2]
+    assert graph.out_neighbours(0).tolist() == [1]
+    assert graph.out_neighbours(1).tolist() == [2]
     assert graph.num_arcs == 2
 
 
@@ -109,7 +109,7 @@ def test_compressed_sparse_tensors_are_read():
     data = plain_data(edge_index=None, adj_t=torch.eye(4)[[1, 2, 3, 0]].to_sparse_csr())
     data.x = torch.eye(4).to_sparse_csr()
     graph = from_pyg(data)
-    assert graph.out_list(1).tolist() == [0]
+    assert graph.out_neighbours(1).tolist() == [0]
     assert sp.issparse(graph.features)
 
 

@@ -113,14 +113,14 @@ class TestTable:
     def test_without_a_schema_it_is_refused_by_name_with_what_to_do(self, tmp_path):
         nodes = "id,opened,y\n1,2020-01-01,a\n2,2020-01-02,b\n"
         paths = write(tmp_path, nodes=nodes, edges="a,b\n1,2\n")
-        with pytest.raises(DataError, match=r'`opened`.*Got dates; .*`kind = "date"`'):
+        with pytest.raises(DataError, match=r'`opened`.*Got dates; .*`type = "date"`'):
             read_tables(**paths, label="y")
         assert read_tables(**paths, label="y", drop=["opened"], features=_ones(tmp_path)).graph
 
     def test_bounds_are_dates_of_toml_or_text(self, tmp_path):
         path = tmp_path / "schema.toml"
         for low in ("2000-01-01", '"2000-01-01"', "2000-01-01T10:00:00"):
-            path.write_text(f'[columns.d]\nkind = "date"\nlow = {low}\nhigh = 2020-01-01\n')
+            path.write_text(f'[columns.d]\ntype = "date"\nlow = {low}\nhigh = 2020-01-01\n')
             assert Schema.read(path).columns == (Date("d", *BOUNDS),)
 
 

@@ -14,7 +14,8 @@ from tablecases import dense, feature, save, write
 from gapgnn.errors import DataError, InputError
 from gapgnn.graph.store.build import build_store
 from gapgnn.graph.tables.columns import parse_numbers
-from gapgnn.graph.tables.files import THOUSANDS, Dialect, open_table
+from gapgnn.graph.tables.dialect import THOUSANDS, Dialect
+from gapgnn.graph.tables.files import open_table
 from gapgnn.graph.tables.read import read_ids, read_tables
 from gapgnn.graph.tables.schema import Label, Number, Schema
 

@@ -146,7 +146,7 @@ def test_every_format_gives_the_same_graph(files, tmp_path, suffix):
         ({"time": "day", "since": "yesterday"}, "`since` must be a date"),
         ({"time": "day", "since": "2024-01-01", "until": 7}, "both be dates or both numbers"),
         ({"time": "day", "since": "2024-02-01", "until": "2024-02-01"}, "must be before"),
-        ({"weight": {"calls": "x"}, "weight_bounds": {"calls": (0, 1)}}, "of a edge type"),
+        ({"weight": {"calls": "x"}, "weight_bounds": {"calls": (0, 1)}}, "name an edge type"),
     ],
 )
 def test_what_cannot_be_read_is_said_in_one_line(files, options, message):
@@ -154,7 +154,7 @@ def test_what_cannot_be_read_is_said_in_one_line(files, options, message):
         read_tables(**files, **options)
 
 
-def test_several_tables_are_several_kinds(files, tmp_path):
+def test_several_tables_are_several_edge_types(files, tmp_path):
     calls = tmp_path / "calls.csv"
     calls.write_text("a,b,minutes\nann,dan,30\nann,zoe,5\n")
     edges = {"payments": files["edges"], "calls": calls}
@@ -166,16 +166,16 @@ def test_several_tables_are_several_kinds(files, tmp_path):
     graph = read_tables(**{**files, "edges": edges}, **options).graph
     assert graph.edge_type_names == ("calls", "payments")
     assert named(graph)["ann", "dan"] == 0.5
-    assert [kind.num_dangling for kind in graph.edge_types] == [1, 0]
+    assert [one.num_dangling for one in graph.edge_types] == [1, 0]
     one = {**options, "weight": {"calls": "minutes"}, "weight_bounds": {"calls": (0, 60)}}
     graph = read_tables(**{**files, "edges": edges}, **one).graph
-    assert [kind.is_weighted for kind in graph.edge_types] == [True, False]
+    assert [one.is_weighted for one in graph.edge_types] == [True, False]
     built = build_store(
         tmp_path / "store", **{**files, "edges": edges}, **options, parts=2, min_class_count=1
     )
     whole = read_tables(**{**files, "edges": edges}, **options, min_class_count=1).graph
     assert built.graph.fingerprint == whole.fingerprint
-    assert built.graph.more[0].folder.parent == tmp_path / "store"
+    assert built.graph.more_edge_types[0].folder.parent == tmp_path / "store"
     assert (built.graph.weights == whole.weights).all()
 
 

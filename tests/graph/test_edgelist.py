@@ -27,7 +27,7 @@ from gapgnn.graph.transforms import check_declared, random_split
 
 
 class TestEdges:
-    def test_undirected_edges_are_stored_both_ways(self, tmp_path: Path) -> None:
+    def test_undirected_edges_are_symmetrised(self, tmp_path: Path) -> None:
         graph = read_tables(**write(tmp_path, nodes=PEOPLE, edges=FRIENDS), label="team").graph
         assert not graph.is_directed
         assert graph.adjacency().toarray().tolist() == [
@@ -41,7 +41,7 @@ class TestEdges:
         paths = write(tmp_path, nodes=PEOPLE, edges=FRIENDS)
         graph = read_tables(**paths, label="team", directed=True).graph
         assert graph.is_directed
-        assert [graph.out_list(node).tolist() for node in range(4)] == [[1], [2], [3], []]
+        assert [graph.out_neighbours(node).tolist() for node in range(4)] == [[1], [2], [3], []]
 
     @pytest.mark.parametrize("names", [("source", "target"), ("src", "dst"), ("id_1", "id_2")])
     def test_well_known_names_are_found_wherever_they_stand(
@@ -50,7 +50,7 @@ class TestEdges:
         edges = f"weight,{names[1]},{names[0]}\n5,bob,ann\n"
         paths = write(tmp_path, nodes=PEOPLE, edges=edges)
         graph = read_tables(**paths, label="team", directed=True).graph
-        assert graph.out_list(0).tolist() == [1]
+        assert graph.out_neighbours(0).tolist() == [1]
 
     def test_self_loops_and_duplicates_are_dropped_and_counted(self, tmp_path: Path) -> None:
         edges = "a,b\nann,ann\nann,bob\nbob,ann\nann,bob\ncid,dan\ndan,dan\n"
@@ -66,15 +66,15 @@ class TestEdges:
         nodes = "id,x,y\n5000000000000,1,a\n-3,2,b\n0,3,a\n"
         paths = write(tmp_path, nodes=nodes, edges="p,q\n-3,5000000000000\n0,-3\n")
         graph = read_tables(**paths, label="y", directed=True).graph
-        assert graph.out_list(1).tolist() == [0]
-        assert graph.out_list(2).tolist() == [1]
+        assert graph.out_neighbours(1).tolist() == [0]
+        assert graph.out_neighbours(2).tolist() == [1]
 
     def test_ids_typed_differently_in_the_two_tables_still_match(self, tmp_path: Path) -> None:
         nodes = save(
             pa.table({"id": [1, 2], "x": [0.5, 1.5], "y": ["a", "b"]}), tmp_path / "n.parquet"
         )
-        for kind in (pa.int32(), pa.float64(), pa.string()):
-            ends = pa.array([1]).cast(kind), pa.array([2]).cast(kind)
+        for arrow_type in (pa.int32(), pa.float64(), pa.string()):
+            ends = pa.array([1]).cast(arrow_type), pa.array([2]).cast(arrow_type)
             edges = save(pa.table({"a": ends[0], "b": ends[1]}), tmp_path / "e.parquet")
             assert read_tables(nodes=nodes, edges=edges, label="y").graph.num_arcs == 2
 
@@ -88,7 +88,7 @@ class TestDangling:
             read_tables(**paths, label="team")
 
     @pytest.mark.parametrize("directed", [True, False])
-    def test_kept_entries_hold_their_slot_in_the_out_list(
+    def test_kept_entries_hold_their_slot_in_the_adjacency_list(
         self, tmp_path: Path, directed: bool
     ) -> None:
         paths = write(tmp_path, nodes=PEOPLE, edges=self.EDGES)

@@ -1,4 +1,4 @@
-"""Edge tables of several kinds as spreadsheets write them: amounts, strangers and complaints."""
+"""Edge tables of several edge types as spreadsheets write them: amounts, unknown ids and errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from gapgnn.errors import DataError, GapgnnError
 from gapgnn.graph.store.build import build_store
-from gapgnn.graph.tables.files import Dialect
+from gapgnn.graph.tables.dialect import Dialect
 from gapgnn.graph.tables.preparation import Preparation
 from gapgnn.graph.tables.read import read_tables
 
@@ -42,7 +42,7 @@ def in_semicolons(folder):
     )
 
 
-def test_kinds_and_amounts_in_another_dialect_are_the_same_graph(tmp_path):
+def test_edge_types_and_amounts_in_another_dialect_are_the_same_graph(tmp_path):
     plain = read_tables(**files(tmp_path), **OPTIONS, dangling="drop")
     spelled = read_tables(**in_semicolons(tmp_path), **OPTIONS, dangling="drop", dialect=GERMAN)
     assert spelled.graph.fingerprint == plain.graph.fingerprint
@@ -56,7 +56,7 @@ def test_kinds_and_amounts_in_another_dialect_are_the_same_graph(tmp_path):
 
 
 @pytest.mark.parametrize(("dangling", "dropped", "kept"), [("drop", 3, 0), ("keep", 1, 2)])
-def test_strangers_are_counted_over_all_kinds_in_memory_and_in_a_store(
+def test_unknown_ids_are_counted_over_all_edge_types_in_memory_and_in_a_store(
     tmp_path, dangling, dropped, kept
 ):
     given = {**in_semicolons(tmp_path), **OPTIONS, "dangling": dangling, "dialect": GERMAN}
@@ -64,7 +64,7 @@ def test_strangers_are_counted_over_all_kinds_in_memory_and_in_a_store(
     built = build_store(tmp_path / "store", **given, parts=2)
     for found in (tables, built):
         assert found.dropped_dangling == dropped
-        assert sum(kind.num_dangling for kind in found.graph.edge_types) == kept
+        assert sum(one.num_dangling for one in found.graph.edge_types) == kept
         assert (found.dropped_self_loops, found.dropped_duplicates) == (0, 1)
     assert built.counts == tables.counts
     assert built.graph.fingerprint == tables.graph.fingerprint
@@ -77,27 +77,27 @@ def test_strangers_outside_the_window_stop_nothing(tmp_path):
     assert read_tables(**given, **OPTIONS).dropped_dangling == 0
 
 
-def test_everything_wrong_with_all_tables_is_told_at_once(tmp_path):
+def test_everything_wrong_with_all_tables_is_reported_at_once(tmp_path):
     given = {**files(tmp_path), "label": "teem"}
     options = {**OPTIONS, "weight": {"money": "amuont"}}
     with pytest.raises(GapgnnError) as caught:
         read_tables(**given, **options)
-    told = str(caught.value)
-    assert "3 things must be changed" in told
+    message = str(caught.value)
+    assert "3 things must be changed" in message
     for text in ("`label` must be a column", "`weight` must be a column", "calls.csv', the first"):
-        assert text in told
+        assert text in message
     with pytest.raises(GapgnnError) as caught:
         read_tables(**files(tmp_path), **OPTIONS)
-    told = str(caught.value)
-    assert "2 things must be changed" in told
-    assert "2 of 4 rows" in told
-    assert "1 of 5 rows" in told
+    message = str(caught.value)
+    assert "2 things must be changed" in message
+    assert "2 of 4 rows" in message
+    assert "1 of 5 rows" in message
     with pytest.raises(GapgnnError, match="2 things must be changed"):
         build_store(tmp_path / "store", **files(tmp_path), **OPTIONS, parts=1)
     assert not (tmp_path / "store").exists()
 
 
-def test_columns_and_bounds_are_remembered_by_kind_and_no_window(tmp_path):
+def test_columns_and_bounds_are_stored_by_edge_type_without_the_window(tmp_path):
     given = {**in_semicolons(tmp_path), **OPTIONS, "dangling": "drop", "dialect": GERMAN}
     graph = read_tables(**given).graph
     said = graph.preparation
@@ -105,12 +105,12 @@ def test_columns_and_bounds_are_remembered_by_kind_and_no_window(tmp_path):
         "money": {"weight": "amount", "weight_bounds": [0.0, 2470.0], "time": "week"}
     }
     assert Preparation.from_dict(json.loads(json.dumps(said.to_dict()))) == said
-    assert all(kind.preparation is None for kind in graph.more)
+    assert all(one.preparation is None for one in graph.more_edge_types)
     again = said.edge_options(["calls", "money"])
     window = {"since": 1, "until": 8}
     reread = read_tables(**{**given, **again, **window}).graph
     assert reread.fingerprint == graph.fingerprint
-    assert np.array_equal(reread.more[0].weights, graph.more[0].weights)
+    assert np.array_equal(reread.more_edge_types[0].weights, graph.more_edge_types[0].weights)
 
 
 @pytest.mark.parametrize(

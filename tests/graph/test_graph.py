@@ -33,7 +33,7 @@ def test_the_adjacency_is_the_set_of_arcs_given(parts):
         arcs = {(source, target) for source, target in arcs if source != target}
     if not parts["directed"]:
         arcs |= {(target, source) for source, target in arcs}
-    stored = [(u, v) for u in range(graph.num_nodes) for v in graph.out_list(u).tolist()]
+    stored = [(u, v) for u in range(graph.num_nodes) for v in graph.out_neighbours(u).tolist()]
     assert stored == sorted(arcs)
     assert graph.num_self_loops == sum(source == target for source, target in arcs)
     edges = {frozenset(arc) for arc in arcs} if not parts["directed"] else arcs
@@ -56,7 +56,7 @@ def test_unknown_direction_is_read_off_the_arcs():
 
 
 def test_arcs_into_the_last_node_are_kept():
-    assert small(sources=[2], targets=[0], directed=True).out_list(2).tolist() == [0]
+    assert small(sources=[2], targets=[0], directed=True).out_neighbours(2).tolist() == [0]
 
 
 def test_dangling_entries_hold_a_slot_but_are_no_arcs():
@@ -78,9 +78,9 @@ def test_nothing_a_graph_holds_can_be_written_to(graph):
         graph.name = "other"
 
 
-@pytest.mark.parametrize("kind", [np.asarray, sp.csr_array])
-def test_the_callers_arrays_stay_theirs(kind):
-    features, labels = kind(np.eye(3, dtype=np.float32)), np.array([0, 1, 1])
+@pytest.mark.parametrize("as_type", [np.asarray, sp.csr_array])
+def test_the_callers_arrays_stay_theirs(as_type):
+    features, labels = as_type(np.eye(3, dtype=np.float32)), np.array([0, 1, 1])
     view = labels[:]
     view.flags.writeable = False
     graph = small(features=features, labels=view)
@@ -239,7 +239,7 @@ def test_the_fingerprint_notices_every_change_of_content(changes):
     assert small(**changes).fingerprint != small().fingerprint
 
 
-def test_names_that_join_to_the_same_text_are_told_apart():
+def test_names_that_join_to_the_same_text_are_distinguished():
     assert small(ids=["a", "bc", "d"]).fingerprint != small(ids=["ab", "c", "d"]).fingerprint
 
 

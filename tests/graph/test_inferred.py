@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from declaredcases import FRIENDS, NAMES, PEOPLE, SCHEMA, tables
 from tablecases import dense, write
 
-from gapgnn.errors import DataError, InputError
+from gapgnn.errors import DataError
 from gapgnn.graph.canonical import as_features
 from gapgnn.graph.convert import (
     as_graph,
@@ -23,7 +23,6 @@ from gapgnn.graph.convert import (
 )
 from gapgnn.graph.graph import Graph
 from gapgnn.graph.store.build import build_store, store_graph
-from gapgnn.graph.store.format import read_manifest, write_manifest
 from gapgnn.graph.store.graph import open_store
 from gapgnn.graph.tables.read import read_tables
 from gapgnn.graph.transforms import align_features, filter_classes, induced
@@ -136,16 +135,6 @@ class TestStore:
             folder = tmp_path / f"store-{directed}"
             build_store(folder, parts=2, **paths, **options, directed=directed)
             assert open_store(folder).num_arcs == 0
-
-    def test_a_store_of_an_earlier_version_says_which_one_opens_it(self, tmp_path):
-        paths = write(tmp_path, nodes=PEOPLE, edges=FRIENDS)
-        build_store(tmp_path / "store", parts=1, **paths, label="team")
-        manifest = {**read_manifest(tmp_path / "store"), "gapgnn": "0.1.0"}
-        for key in ("schema", "inferred", "kind", "format"):
-            del manifest[key]
-        write_manifest(tmp_path / "store", manifest)
-        with pytest.raises(InputError, match=r"by gapgnn 0\.1\.0, .* Open it with that version"):
-            open_store(tmp_path / "store")
 
     def test_a_graph_from_memory_keeps_both(self, tmp_path):
         graph = tables(tmp_path).graph

@@ -140,7 +140,7 @@ def check_musae(graph):
     assert graph.labels.tolist() == [1, 0, 1]
     assert graph.features.toarray().tolist() == [[0, 0, 0, 0], [0, 1, 0, 1], [1, 0, 0, 0]]
     assert graph.num_arcs == 4
-    assert graph.out_list(1).tolist() == [0, 2]
+    assert graph.out_neighbours(1).tolist() == [0, 2]
 
 
 def test_musae_graphs_are_read_from_archives_and_from_files(tmp_path):

@@ -10,7 +10,7 @@ from tablecases import FRIENDS, PEOPLE, write
 
 from gapgnn.errors import DataError
 from gapgnn.graph.convert import as_graph
-from gapgnn.graph.tables.files import Dialect
+from gapgnn.graph.tables.dialect import Dialect
 from gapgnn.graph.tables.preparation import Preparation
 from gapgnn.graph.tables.read import read_tables
 from gapgnn.graph.transforms import filter_classes, random_split
@@ -82,7 +82,7 @@ class TestApplying:
         found = self.SAID.applied(["id", "age", "team", "club"], label="club")
         assert (found.label, found.new) == ("club", ("team",))
 
-    def test_new_and_missing_columns_are_told_apart(self):
+    def test_new_and_missing_columns_are_distinguished(self):
         found = self.SAID.applied(["who", "age", "shoe"], drop=["city"])
         assert (found.new, found.missing) == (("shoe",), ())
         assert self.SAID.applied(["who", "shoe"]).missing == ("age", "city")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tablecases import save, write
 
 from gapgnn.errors import DataError
+from gapgnn.graph.tables.dialect import Dialect
 from gapgnn.graph.tables.proposal import SHARED_BY, outward, propose_schema
 from gapgnn.graph.tables.read import read_tables
 from gapgnn.graph.tables.schema import Category, Ignored, Label, Number
@@ -43,7 +44,9 @@ class TestProposal:
         assert "clinic" not in text
         assert "violet" not in text
         assert "# bio is ignored: free text." in text.splitlines()
-        assert "1 classes of team have fewer than 10 people" in " ".join(schema.notes)
+        assert "1 class of team has fewer than 10 people and is not listed." in " ".join(
+            schema.notes
+        )
 
     def test_the_proposal_reads_its_own_table(self, tmp_path):
         path = self.people(tmp_path)
@@ -69,6 +72,16 @@ class TestProposal:
         path = tmp_path / "n.csv"
         path.write_text("\n".join(["id,size", *rows, "99,unknown", "100,1e999"]))
         assert propose_schema(path).columns == (Number("size", 0, 300),)
+
+    def test_numbers_with_a_decimal_comma_are_not_given_up_as_text(self, tmp_path):
+        rows = [f'{row},"{row * 7}.5{row:02d},25",ok' for row in range(1, 60)]
+        path = tmp_path / "n.csv"
+        path.write_text("\n".join(["id,income,note", *rows]))
+        with pytest.raises(DataError, match=r'`income`.*pass `decimal=","` and `thousands="\."`'):
+            propose_schema(path)
+        schema = propose_schema(path, dialect=Dialect(decimal=",", thousands="."))
+        assert schema.columns[0] == Number("income", 7000, 500000)
+        assert propose_schema(path, drop=["income"]).columns[0] == Ignored("income")
 
     def test_numbers_all_over_the_place_are_ignored(self, tmp_path):
         path = tmp_path / "n.csv"

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tablecases import FORMATS, dense, feature, save, write
 
-from gapgnn.errors import DataError, UnavailableError
+from gapgnn.errors import DataError, InputError, UnavailableError
 from gapgnn.graph.tables.columns import (
     DeclaredColumn,
     LabelColumn,
@@ -39,6 +39,17 @@ class TestReading:
         assert read.graph.labels.tolist() == [0, 1, 0, -1]
         assert read.graph.label_names == ("red", "blue")
         assert (read.graph.schema, read.graph.inferred) == (SCHEMA, ())
+
+    def test_the_file_of_a_schema_serves_as_well_as_the_schema(self, tmp_path):
+        people, friends = tmp_path / "people.csv", tmp_path / "friends.csv"
+        people.write_text("id,age,team\nann,31,red\nbob,,blue\n")
+        friends.write_text("a,b\nann,bob\n")
+        schema = Schema(columns=(Number("age", 0, 100),), label=Label("team", ("red", "blue")))
+        (tmp_path / "schema.toml").write_text(schema.to_toml())
+        shared = {"edges": friends, "nodes": people, "label": "team"}
+        for path in (tmp_path / "schema.toml", str(tmp_path / "schema.toml")):
+            read = read_tables(**shared, schema=path)
+            assert read.graph.fingerprint == read_tables(**shared, schema=schema).graph.fingerprint
 
     @pytest.mark.parametrize("suffix", FORMATS)
     def test_every_format_says_the_same(self, tmp_path, suffix):
@@ -91,7 +102,7 @@ class TestReading:
             (
                 {"schema": replace(SCHEMA, columns=SCHEMA.columns[:1])},
                 "`schema` must declare each column of {file}. Got none for 'city', 'note'; add "
-                '`kind = "ignore"` for a column that is not a feature, or leave it out with '
+                '`type = "ignore"` for a column that is not a feature, or leave it out with '
                 '`drop=["city"]`.',
             ),
             (
@@ -106,11 +117,11 @@ class TestReading:
             (
                 {"drop": ["age"]},
                 "`drop` must not name a feature of the schema. Got 'age'; declare "
-                '`kind = "ignore"` there instead.',
+                '`type = "ignore"` there instead.',
             ),
             (
                 {"schema": Schema(tuple(map(Ignored, ("age", "city", "note"))), SCHEMA.label)},
-                "`schema` must declare a column of kind number, category or date. Got none; "
+                "`schema` must declare a column of type number, category or date. Got none; "
                 "declare one, or give `features=FILE`.",
             ),
             (
@@ -170,14 +181,14 @@ def schemas(draw) -> Schema:
     columns = []
     names = draw(st.lists(st.text('ab-."\\é= ', max_size=4), max_size=5, unique=True))
     for name in names:
-        kind = draw(st.sampled_from(["number", "category", "date", "ignore"]))
-        if kind == "number":
+        column_type = draw(st.sampled_from(["number", "category", "date", "ignore"]))
+        if column_type == "number":
             low, high = sorted(draw(st.lists(BOUND, min_size=2, max_size=2, unique=True)))
             columns.append(Number(name, low, high))
-        elif kind == "date":
+        elif column_type == "date":
             low, high = sorted(draw(st.lists(st.dates(), min_size=2, max_size=2, unique=True)))
             columns.append(Date(name, low, high, draw(st.sampled_from([None, "%d.%m.%Y", '%Y"']))))
-        elif kind == "category":
+        elif column_type == "category":
             values = draw(st.lists(VALUES, min_size=1, max_size=4, unique_by=_as_number))
             columns.append(Category(name, tuple(values)))
         else:
@@ -279,6 +290,26 @@ def _dense(block) -> np.ndarray:
     return block.toarray() if sp.issparse(block) else block
 
 
+SCALARS = st.one_of(
+    *(st.none(), st.booleans(), st.integers(), st.floats(), st.dates(), st.datetimes()),
+    st.text(max_size=3),
+    st.sampled_from(["number", "category", "date", "ignore", "2020-01-01", "%Y", 10**400, -0.0]),
+)
+VALUE = st.one_of(SCALARS, st.lists(SCALARS, max_size=3), st.dictionaries(st.text(), SCALARS))
+KEYS = st.sampled_from(["name", "type", "low", "high", "values", "format", "column", "classes"])
+PART = st.one_of(VALUE, st.dictionaries(st.one_of(KEYS, st.just("rates")), VALUE))
+ANYTHING = st.one_of(
+    PART,
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "columns": st.one_of(PART, st.lists(PART, max_size=3)),
+            **dict.fromkeys(["label", "weight", "entity", "link", "notes", "odd"], PART),
+        },
+    ),
+)
+
+
 class TestFile:
     @given(schemas())
     def test_toml_and_dictionaries_come_back_the_same(self, schema):
@@ -323,60 +354,60 @@ class TestFile:
             ("[columns]\nage = 3", "`columns.age` must be a table of keys. Got 3 in"),
             (
                 "[columns.age]\nlow = 1",
-                "`columns.age.kind` must be one of number, category, date, ignore. Got None in",
+                "`columns.age.type` must be one of number, category, date, ignore. Got None in",
             ),
-            ('[columns.age]\nkind = "nmber"', "`columns.age.kind` must be one of number"),
-            ('[columns.age]\nkind = "number"\nlow = 1', "`columns.age.high` must be given. Got no"),
+            ('[columns.age]\ntype = "nmber"', "`columns.age.type` must be one of number"),
+            ('[columns.age]\ntype = "number"\nlow = 1', "`columns.age.high` must be given. Got no"),
             (
-                '[columns.age]\nkind = "number"\nlow = 5\nhigh = 5',
+                '[columns.age]\ntype = "number"\nlow = 5\nhigh = 5',
                 "`columns.age.low` must be below `high`. Got 5 and 5 in",
             ),
             (
-                '[columns.age]\nkind = "number"\nlow = 0\nhigh = inf',
+                '[columns.age]\ntype = "number"\nlow = 0\nhigh = inf',
                 "`columns.age.high` must be finite. Got inf in",
             ),
             (
-                f'[columns.age]\nkind = "number"\nlow = 0\nhigh = 1{"0" * 400}',
+                f'[columns.age]\ntype = "number"\nlow = 0\nhigh = 1{"0" * 400}',
                 "`columns.age.high` must be finite. Got inf in",
             ),
             (
-                '[columns.age]\nkind = "number"\nlow = -1.7e308\nhigh = 1.7e308',
+                '[columns.age]\ntype = "number"\nlow = -1.7e308\nhigh = 1.7e308',
                 "`columns.age` must have a finite range. Got -1.7e+308 to 1.7e+308 in",
             ),
             (
-                '[columns.age]\nkind = "number"\nlow = true\nhigh = 2',
+                '[columns.age]\ntype = "number"\nlow = true\nhigh = 2',
                 "`columns.age.low` must be a number. Got True in",
             ),
             (
-                '[columns.age]\nkind = "number"\nlow = 0\nhigh = 2\nhgih = 3',
+                '[columns.age]\ntype = "number"\nlow = 0\nhigh = 2\nhgih = 3',
                 "`columns.age` must only have keys that are known. Got 'hgih' in",
             ),
             (
-                '[columns.age]\nkind = "ignore"\nname = "x"',
+                '[columns.age]\ntype = "ignore"\nname = "x"',
                 "`columns.age` must only have keys that are known. Got 'name' in",
             ),
             (
-                '[columns.city]\nkind = "category"\nvalues = ["a", "b", "a"]',
+                '[columns.city]\ntype = "category"\nvalues = ["a", "b", "a"]',
                 "`columns.city.values` must name each value once. Got 'a' twice in",
             ),
             (
-                '[columns.city]\nkind = "category"\nvalues = ["1", 1.0]',
+                '[columns.city]\ntype = "category"\nvalues = ["1", 1.0]',
                 "`columns.city.values` must name each value once. Got '1' twice in",
             ),
             (
-                '[columns.city]\nkind = "category"\nvalues = []',
+                '[columns.city]\ntype = "category"\nvalues = []',
                 "`columns.city.values` must have at least one value. Got 0 in",
             ),
             (
-                '[columns.city]\nkind = "category"\nvalues = "Bern"',
+                '[columns.city]\ntype = "category"\nvalues = "Bern"',
                 "`columns.city.values` must be a list of values. Got 'Bern' in",
             ),
             (
-                '[columns.city]\nkind = "category"\nvalues = [[1]]',
+                '[columns.city]\ntype = "category"\nvalues = [[1]]',
                 "`columns.city.values` must be text. Got [1] in",
             ),
             (
-                '[columns.city]\nkind = "category"\nvalues = ["other"]',
+                '[columns.city]\ntype = "category"\nvalues = ["other"]',
                 "`columns.city.values` must not name 'other', which undeclared values become.",
             ),
             (
@@ -385,12 +416,12 @@ class TestFile:
             ),
             ('[label]\ncolumn = "team"', "`label.classes` must be given. Got no such key in"),
             (
-                '[label]\ncolumn = "a"\nclasses = [1, 2]\n[columns.a]\nkind = "ignore"',
+                '[label]\ncolumn = "a"\nclasses = [1, 2]\n[columns.a]\ntype = "ignore"',
                 "`columns` must give each column one name. Got 'a' twice in",
             ),
             (
-                '[columns.a]\nkind = "number"\nlow = 0\nhigh = 1\n'
-                '[columns."a=missing"]\nkind = "number"\nlow = 0\nhigh = 1',
+                '[columns.a]\ntype = "number"\nlow = 0\nhigh = 1\n'
+                '[columns."a=missing"]\ntype = "number"\nlow = 0\nhigh = 1',
                 "`columns` must give each feature one name. Got 'a=missing' twice in",
             ),
         ],
@@ -404,6 +435,39 @@ class TestFile:
         assert said.startswith(message.replace("FILE", repr(str(path))))
         assert repr(str(path)) in said
         assert len(said.splitlines()) == 1
+
+    @pytest.mark.parametrize(
+        ("make", "said"),
+        [
+            (lambda: Number("a", 5, 1), "`columns.a.low` must be below `high`. Got 5 and 1."),
+            (lambda: Number("a", "x", 1), "`columns.a.low` must be a number. Got 'x'."),
+            (lambda: Category("c", []), "`columns.c.values` must have at least one value. Got 0."),
+            (lambda: Date("d", "2020", "2021-01-01"), "`columns.d.low` must be a date such as"),
+            (lambda: Label("y", ("p",)), "`label.classes` must have at least two values. Got 1."),
+            (lambda: Schema(columns=("x",)), "`columns.0` must be a table of keys. Got 'x'."),
+        ],
+    )
+    def test_what_is_wrong_in_python_names_the_key_too(self, make, said):
+        with pytest.raises(DataError) as caught:
+            make()
+        assert str(caught.value).startswith(said)
+
+    @pytest.mark.parametrize("args", [("a", 0, 1, "number"), ("a", 0, 1, 2)])
+    def test_a_column_takes_its_fields_once(self, args):
+        with pytest.raises(TypeError, match="each once"):
+            Number(*args)
+        with pytest.raises(TypeError, match="each once"):
+            Number("a", 0, 1, name="b")
+
+    @given(ANYTHING)
+    def test_whatever_is_given_is_a_schema_or_one_line(self, given):
+        said = made = None
+        try:
+            made = Schema.from_dict(given)
+        except InputError as error:
+            said = str(error)
+        assert said is None or len(said.splitlines()) == 1, said
+        assert made is None or Schema.from_dict(json.loads(json.dumps(made.to_dict()))) == made
 
     def test_a_file_that_cannot_be_read_is_one_line(self, tmp_path):
         with pytest.raises(UnavailableError, match="`schema` must be a file"):

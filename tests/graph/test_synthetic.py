@@ -103,14 +103,16 @@ def test_equal_seeds_give_equal_graphs_and_other_seeds_do_not():
     assert (first.train_mask == again.train_mask).all()
 
 
-@pytest.mark.parametrize("kind", ["gaussian", "profile"])
-def test_pieces_fit_together_whatever_the_number_of_blocks(kind, monkeypatch):
+@pytest.mark.parametrize("features_model", ["gaussian", "profile"])
+def test_pieces_fit_together_whatever_the_number_of_blocks(features_model, monkeypatch):
     monkeypatch.setattr(synthetic, "BLOCK_NODES", 128)
-    graph = generate(num_nodes=1_000, num_arcs=20_000, num_features=50, features=kind, seed=4)
+    graph = generate(
+        num_nodes=1_000, num_arcs=20_000, num_features=50, features=features_model, seed=4
+    )
     assert graph.num_nodes == 1_000
     assert 0.9 < graph.num_arcs / 20_000 < 1.1
     assert graph.features.shape == (1_000, 50)
-    assert sp.issparse(graph.features) == (kind == "profile")
+    assert sp.issparse(graph.features) == (features_model == "profile")
     halves = graph.adjacency()[:500].sum(axis=1).mean(), graph.adjacency()[500:].sum(axis=1).mean()
     assert 0.7 < halves[0] / halves[1] < 1.4
 
@@ -129,10 +131,16 @@ def test_the_mean_degree_is_met_although_repeated_edges_are_merged(degree):
     assert abs(graph.num_arcs / graph.num_nodes / degree - 1) < 0.06
 
 
-@pytest.mark.parametrize("kind", ["gaussian", "profile"])
-def test_pieces_are_the_same_drawn_alone_and_in_any_order(monkeypatch, kind):
+@pytest.mark.parametrize("features_model", ["gaussian", "profile"])
+def test_pieces_are_the_same_drawn_alone_and_in_any_order(monkeypatch, features_model):
     monkeypatch.setattr(synthetic, "BLOCK_NODES", 64)
-    size = {"num_nodes": 300, "mean_degree": 7, "num_features": 50, "features": kind, "seed": 5}
+    size = {
+        "num_nodes": 300,
+        "mean_degree": 7,
+        "num_features": 50,
+        "features": features_model,
+        "seed": 5,
+    }
     model = BlockModel(**size, num_classes=10)
     blocks = range(model.num_blocks)
     pairs = [(first, second) for first in blocks for second in blocks if first <= second]
@@ -143,7 +151,7 @@ def test_pieces_are_the_same_drawn_alone_and_in_any_order(monkeypatch, kind):
     graph = Graph.from_arcs(
         *np.hstack(edges),
         num_nodes=300,
-        features=sp.vstack(features) if kind == "profile" else np.vstack(features),
+        features=sp.vstack(features) if features_model == "profile" else np.vstack(features),
         labels=np.concatenate(labels),
     )
     assert graph.fingerprint == generate(**size).fingerprint

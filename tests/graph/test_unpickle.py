@@ -183,7 +183,7 @@ def test_names_near_the_admitted_ones_are_refused(written, module, attribute):
 
 
 def test_an_array_whose_flags_are_forged_never_reaches_numpy(written):
-    # NumPy trusts the fields and flags in a pickled type: with them, bytes become pointers.
+    # NumPy does not check the fields and flags in a pickled type: with them, bytes become pointers.
     fields = name("numpy", "dtype") + text(b"O8") + b"K\x00K\x01\x87R"
     with pytest.raises(DataError, match="an array of type 'O8'"):
         load_arrays(written(python2(fields)))

@@ -1,4 +1,4 @@
-"""Random graphs whose edges have weights, and several kinds of them."""
+"""Random graphs whose edges have weights, and several edge types."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def weighted_graphs(draw: st.DrawFn) -> Graph:
 
 
 @st.composite
-def kind_graphs(draw: st.DrawFn) -> Graph:
+def edge_type_graphs(draw: st.DrawFn) -> Graph:
     """Two or three edge types over the same nodes, some with weights."""
     first = draw(graph_parts())
     graph = Graph.from_arcs(**first)
     node = st.integers(0, graph.num_nodes - 1)
-    kinds = {"calls": graph}
+    found = {"calls": graph}
     for name in draw(st.lists(st.sampled_from(["aunts", "visits"]), min_size=1, unique=True)):
         arcs = draw(st.lists(st.tuples(node, node), max_size=12))
         weights = draw(st.one_of(st.none(), st.just(np.linspace(0, 1, len(arcs)))))
-        kinds[name] = Graph.from_arcs(
+        found[name] = Graph.from_arcs(
             [u for u, _ in arcs],
             [v for _, v in arcs],
             num_nodes=graph.num_nodes,
@@ -47,4 +47,4 @@ def kind_graphs(draw: st.DrawFn) -> Graph:
             ids=graph.ids,
             weights=weights,
         )
-    return join_edge_types(kinds)
+    return join_edge_types(found)
