@@ -1,12 +1,23 @@
-"""Hops without their noise, all else as shipped."""
+"""Ledgers on a file and on a server; and hops without their noise, all else as shipped."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 import torch
 
+from gapgnn.privacy.ledger import Ledger
 from gapgnn.privacy.mechanisms import backends
 from gapgnn.privacy.mechanisms.noise import NoiseSource
+
+
+@pytest.fixture(params=["file", "server"])
+def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Ledger:
+    """Give an empty ledger, once in a file and once on a server."""
+    if request.param == "file":
+        return Ledger.init(tmp_path / "ledger.sqlite")
+    return Ledger.init(request.getfixturevalue("postgres").fresh())
 
 
 @pytest.fixture

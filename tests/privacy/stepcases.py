@@ -34,7 +34,7 @@ def make_sources(
 def make_step(
     module: nn.Module,
     *,
-    kind: type[PrivateStep] = PrivateStep,
+    case: type[PrivateStep] = PrivateStep,
     noise: SafeOrFast = "fast",
     rate: float = 1.0,
     clip: float = 1.0,
@@ -44,7 +44,7 @@ def make_step(
     phase: str = "test",
 ) -> PrivateStep:
     flat = FlatParameters(module)
-    return kind(
+    return case(
         flat,
         FlatSGD(flat.values, learning_rate=rate),
         clip=clip,

@@ -179,7 +179,7 @@ def test_the_rdp_values_of_the_privacy_page(events, delta, expected):
 
 
 @pytest.mark.parametrize(("claimed", "real"), [(4.0, 5.89), (1.0, 1.45)])
-def test_the_directed_claim_is_too_small_for_a_friendship(claimed, real):
+def test_the_directed_claim_is_too_small_for_a_whole_edge(claimed, real):
     shift = gaussian_shift(claimed, 1e-7)
     assert gaussian_epsilon(math.sqrt(2) * shift, 1e-7) == pytest.approx(real, rel=0.005)
 

@@ -9,14 +9,17 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from gapgnn import Graph, Ledger, NodeLabelGAP
-from gapgnn.graph import random_split
+from gapgnn.graph import induced, random_split
 from gapgnn.graph.datasets.synthetic import social_graph
-from gapgnn.privacy import Guarantee, Release, observed_by
+from gapgnn.methods.label_gap import node_level
+from gapgnn.privacy import AddRemove, Guarantee, Release, observed_by, public_count
 from gapgnn.privacy.accounting import Event, Gaussian, Laplace, PoissonGaussian, account
+from gapgnn.privacy.ledger import scratch_ledger
 
 FIRST = Laplace(20.0, label="first")
 OF_OPTIONS = (
@@ -29,8 +32,7 @@ OF_OPTIONS = (
 def option(*events: Event) -> Guarantee:
     spend = account(events, 1e-5, relation="add-remove")
     return Guarantee(
-        level="node",
-        relation="add-remove",
+        relation=AddRemove(),
         epsilon=spend.epsilon,
         delta=1e-5,
         delta_is_auto=False,
@@ -84,6 +86,24 @@ def test_what_every_option_releases_alike_is_listed_once_and_priced_in_each():
     assert counted == max(spend.epsilon for spend in together)
 
 
+def test_what_some_options_release_alike_is_priced_in_these_alone():
+    alike = Gaussian(0.5, label="alike")
+    others = [Gaussian(4.0, label=name) for name in "xyz"]
+    options = [option(alike, others[0]), option(alike, others[1]), option(others[2], others[0])]
+    whole = Guarantee.one_of(FIRST, options)
+    without = [event for event in whole.events if getattr(event, "option", 0) in (0, 3)]
+    assert [event.label for event in without] == ["first", "z", "x"]
+
+
+def test_once_chosen_renyi_accounting_and_the_attacker_know_of_all_options():
+    options = [option(*events) for events in OF_OPTIONS]
+    whole = Guarantee.one_of(FIRST, options)
+    for one in options:
+        chosen = one.after(FIRST, whole)
+        assert chosen.rdp_epsilon() == whole.rdp_epsilon()
+        assert chosen.attack_bounds() == whole.attack_bounds()
+
+
 def test_once_chosen_the_first_release_and_this_option_are_stated_at_the_price_of_the_whole():
     options = [option(*events) for events in OF_OPTIONS]
     whole = Guarantee.one_of(FIRST, options)
@@ -97,7 +117,7 @@ def test_once_chosen_the_first_release_and_this_option_are_stated_at_the_price_o
         assert chosen.delta == whole.delta
 
 
-class Telling:
+class Answering:
     """Answers how long lists are."""
 
     def __init__(self, length: float) -> None:
@@ -120,14 +140,32 @@ def graph() -> Graph:
     return random_split(social_graph(num_nodes=300, mean_degree=8, num_classes=3), seed=0)
 
 
+def test_the_choice_reads_the_rounded_number_of_people_and_not_the_exact_one(graph, monkeypatch):
+    means = []
+
+    def spied(epsilon: float, mean_degree: float, **facts: Any) -> float:
+        means.append((mean_degree, facts["num_train"]))
+        return 0.0
+
+    monkeypatch.setattr(node_level, "hop_share", spied)
+    trained = np.flatnonzero(graph.train_mask)
+    stay = [np.setdiff1d(np.arange(graph.num_nodes), trained[:count]) for count in (1, 2)]
+    with scratch_ledger() as place, observed_by(Answering(500.0)):  # type: ignore[arg-type]
+        for people in stay:
+            model = NodeLabelGAP(epsilon=8.0, epochs=1, batch_size=60, ledger=place)
+            model.fit(induced(graph, people, dangle=True))
+    assert public_count(len(trained) - 1) == means[0][1] != len(trained) - 1
+    assert means[0] == means[1]
+
+
 @pytest.mark.parametrize(
-    ("told", "has_hop"), [(0.0, False), (3000.0, True)], ids=["no hop", "a hop"]
+    ("degree", "has_hop"), [(0.0, False), (3000.0, True)], ids=["no hop", "a hop"]
 )
-def test_charge_and_card_list_what_could_be_and_what_was_released(told, has_hop, graph, tmp_path):
+def test_charge_and_card_list_what_could_be_and_what_was_released(degree, has_hop, graph, tmp_path):
     ledger = Ledger.init(tmp_path / "ledger.sqlite")
     model = NodeLabelGAP(epsilon=40.0, epochs=1, batch_size=60, ledger=ledger.path)
     plan = model.guarantee(graph)
-    with observed_by(Telling(told)):  # type: ignore[arg-type]
+    with observed_by(Answering(degree)):  # type: ignore[arg-type]
         model.fit(graph)
     (entry,) = ledger.entries()
     # The charge: the release that decides, and all options, of which one is without hops.

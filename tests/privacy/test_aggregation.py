@@ -286,6 +286,16 @@ def test_rows_that_are_not_finite_are_refused(bad, level):
         private(random_graph(), level).hop(rows, 1)
 
 
+def test_at_node_level_a_row_that_is_not_finite_counts_as_zeros_as_a_whole(bare_sums):
+    """What is left of it may be of any length, and must not stop the run."""
+    graph, rows = random_graph(), unit_rows(300)
+    nothing, bad = rows.clone(), rows.clone()
+    nothing[7] = 0.0
+    bad[7] = torch.tensor([math.inf, 40.0, math.nan, 1.0, 0.0])
+    hops = [private(graph, "node", max_degree=5).hop(one, 1) for one in (nothing, bad)]
+    assert torch.equal(*hops)
+
+
 @pytest.mark.parametrize(
     "rows",
     [torch.zeros(299, 5), torch.zeros(2, 300, 5), torch.zeros(300), torch.zeros(300, 5).long()],

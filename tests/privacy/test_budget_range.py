@@ -30,6 +30,7 @@ from gapgnn.privacy import (
     LEAST_EPSILON,
     MOST_EPSILON,
     Guarantee,
+    Undirected,
     check_delta,
     check_price,
     parse_relation,
@@ -63,6 +64,7 @@ AUDITS = [
 ]
 PEOPLE = People(np.arange(30), "5f" * 32)
 STATED: dict[str, Any] = {"level": "edge", "relation": "undirected"}
+PROMISED: dict[str, Any] = {"relation": Undirected()}
 
 
 METHODS = (GAP, ProGAP, LabelGAP, NodeLabelGAP, GraphSAGE, MLP, NeighborVote)
@@ -172,21 +174,23 @@ def test_at_the_ends_of_the_range_the_curve_is_inverted_on_the_safe_side(
 
 def test_a_pure_release_that_costs_more_than_a_tiny_budget_is_refused(graph: Graph) -> None:
     with pytest.raises(PrivacyError, match="must cost at most epsilon 1e-06"):
-        Guarantee.pure(graph, [Laplace(1 / (1e-6 + 5e-15))], **STATED, epsilon=1e-6, delta=0.0)
+        Guarantee.pure(graph, [Laplace(1 / (1e-6 + 5e-15))], **PROMISED, epsilon=1e-6, delta=0.0)
 
 
 @pytest.mark.parametrize("noise", [1e60, 1e30])
 def test_a_release_that_costs_next_to_nothing_is_stated_at_the_least_epsilon(
     noise: float, graph: Graph
 ) -> None:
-    found = Guarantee.of_events(graph, [Laplace(noise)], **STATED, delta=0.0, noise_multiplier=None)
+    found = Guarantee.of_events(
+        graph, [Laplace(noise)], **PROMISED, delta=0.0, noise_multiplier=None
+    )
     assert found.epsilon == LEAST_EPSILON
     assert check_price(found.epsilon) == LEAST_EPSILON
 
 
 def test_a_release_with_next_to_no_noise_is_refused_before_a_charge(graph: Graph) -> None:
     with pytest.raises(PrivacyError, match="an epsilon of at most 100000"):
-        Guarantee.of_events(graph, [Gaussian(1e-3)], **STATED, delta=1e-5, noise_multiplier=1e-3)
+        Guarantee.of_events(graph, [Gaussian(1e-3)], **PROMISED, delta=1e-5, noise_multiplier=1e-3)
 
 
 def test_more_noise_than_can_be_counted_is_no_event() -> None:
@@ -221,8 +225,8 @@ def test_no_charge_vanishes_beside_larger_ones(
     assert one > 0
     assert budget._used([known, spend(tiny, count=1, relation=relation)]) == before + one
     # Apart they come to what they come to together, and in the end nothing more fits.
-    apart = [spend(tiny, count=1, relation=relation)] * 1000
-    assert budget._used([known, *apart]) == before + 1000 * one
+    singly = [spend(tiny, count=1, relation=relation)] * 1000
+    assert budget._used([known, *singly]) == before + 1000 * one
     room = (Fraction(budget.room) - before) / one
     assert budget.allows([known, spend(tiny, count=math.floor(room), relation=relation)])
     assert not budget.allows([known, spend(tiny, count=math.floor(room) + 1, relation=relation)])

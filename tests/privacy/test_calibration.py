@@ -16,12 +16,15 @@ from gapgnn.errors import CalibrationError, InputError
 from gapgnn.privacy.accounting import account, calibration, events, pld
 from gapgnn.privacy.accounting.calibration import LEAST_NOISE, calibrate, search_multiplier
 from gapgnn.privacy.accounting.events import (
+    EpsilonDelta,
     Gaussian,
     LabelResponse,
     Laplace,
     MixtureOfGaussians,
     PoissonGaussian,
+    PrivateSelection,
     RandomisedResponse,
+    SubgraphGaussian,
 )
 
 FACEBOOK = PoissonGaussian(1.0, sampling_rate=0.0129, steps=1546)
@@ -136,7 +139,7 @@ def test_a_budget_beyond_the_exponent_range_of_floats_is_still_used_up():
     ],
     ids=["laplace", "mixture", "both"],
 )
-def test_every_kind_of_noise_can_be_calibrated(template):
+def test_every_sort_of_noise_can_be_calibrated(template):
     answer = calibrate(template, epsilon=2.0, delta=1e-6, relation="add-remove")
     assert_keeps(answer, epsilon=2.0, delta=1e-6, relation="add-remove")
 
@@ -321,8 +324,8 @@ def test_another_question_has_another_answer(folder):
     assert len(list(folder.iterdir())) == 4
 
 
-# One event of every kind, and another value of each of its fields.
-KINDS = [
+# One event of every sort, and another value of each of its fields.
+CASES = [
     (Gaussian(1.0, count=2), {"noise_multiplier": 1.5, "count": 3}),
     (Laplace(1.0, count=2), {"noise_multiplier": 1.5, "count": 3}),
     (
@@ -338,8 +341,29 @@ KINDS = [
             "steps": 51,
         },
     ),
+    (
+        SubgraphGaussian(1.0, 0.05, (2,), 1, 50, 0.9),
+        {
+            "noise_multiplier": 1.5,
+            "sampling_rate": 0.06,
+            "reach": (3,),
+            "own": 0,
+            "steps": 51,
+            "keep": 0.8,
+        },
+    ),
     (RandomisedResponse(0.1, 0.2, count=2), {"drop": 0.11, "add": 0.21, "count": 3}),
     (LabelResponse(3, 0.2, count=2), {"classes": 4, "other": 0.21, "count": 3}),
+    (
+        PrivateSelection(((Gaussian(2.0),),), 8.0, 40.0, "binomial"),
+        {
+            "candidates": ((Gaussian(2.5),),),
+            "mean": 9.0,
+            "shape": 50.0,
+            "distribution": "truncated-negative-binomial",
+        },
+    ),
+    (EpsilonDelta(0.5, 1e-6, count=2), {"epsilon": 0.6, "delta": 1e-7, "count": 3}),
 ]
 
 
@@ -349,10 +373,12 @@ def question(template, **change):
 
 
 def test_every_field_of_every_event_is_part_of_the_question():
-    # The kinds of the library; a test may have made others.
-    known = {name for name, kind in events._KINDS.items() if kind.__module__ == events.__name__}
-    assert {type(event).__name__ for event, _ in KINDS} == known
-    for event, changes in KINDS:
+    # The sorts of the library; a test may have made others.
+    known = {
+        name for name, case in events._EVENT_CLASSES.items() if case.__module__ == events.__name__
+    }
+    assert {type(event).__name__ for event, _ in CASES} == known
+    for event, changes in CASES:
         more = {"group": "training", "option": 1} if hasattr(event, "group") else {}
         changes = {**changes, **more}
         assert set(changes) == {field.name for field in fields(event)} - {"label"}
@@ -365,8 +391,8 @@ def test_every_field_of_every_event_is_part_of_the_question():
                 assert one.key() != two.key(), (event, name)
         renamed = replace(event, label="another")
         assert question([event]).key() == question([renamed]).key()
-    names = [type(event).__name__ for event, _ in KINDS]
-    assert len({question([event]).key() for event, _ in KINDS}) == len(names)
+    names = [type(event).__name__ for event, _ in CASES]
+    assert len({question([event]).key() for event, _ in CASES}) == len(names)
 
 
 def test_every_part_of_a_question_and_of_who_answers_is_part_of_its_name(monkeypatch):

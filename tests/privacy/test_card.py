@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from scipy.stats import norm
 
 from gapgnn.errors import DataError, InputError
 from gapgnn.graph import Wording
+from gapgnn.privacy import AddRemove, parse_relation
 from gapgnn.privacy.accounting import PoissonGaussian, attack_bounds
 from gapgnn.privacy.accounting.accountants import account
 from gapgnn.privacy.accounting.events import Event, Gaussian, Laplace
@@ -26,9 +28,11 @@ from gapgnn.privacy.card.card import (
     guarantee_sentence,
     make_card,
 )
+from gapgnn.privacy.card.run import ReleasedRun
 from gapgnn.privacy.card.texts import STEPS, odds, rounded_up
 from gapgnn.privacy.guarantee import Guarantee
 from gapgnn.privacy.ledger import Ledger, People
+from gapgnn.privacy.plan import PlannedHops
 
 NOISE = Gaussian(6.617, count=2)
 EVENT = NOISE.to_dict()
@@ -45,7 +49,6 @@ EVERY_RELATION = [
 
 def card(**options: Any) -> PrivacyCard:
     promised: dict[str, Any] = {
-        "level": "edge",
         "relation": "undirected",
         "epsilon": 1.0,
         "delta": 1e-6,
@@ -55,16 +58,24 @@ def card(**options: Any) -> PrivacyCard:
         "accountant": "exact Gaussian",
         "events": (NOISE,),
     }
-    facts = {"method": "GAP", "dataset": "social"}
-    facts |= {key: value for key, value in options.items() if key not in promised}
     promised |= {key: value for key, value in options.items() if key in promised}
-    return make_card(Guarantee(**promised), ReleaseFacts(**facts))
+    promised["relation"] = parse_relation(promised["relation"], options.get("level"))
+    run: dict[str, Any] = {"dataset": "social", "promise": Guarantee(**promised)}
+    if "max_degree" in options:
+        run["hops"] = [PlannedHops(event="hops", count=1, max_degree=options["max_degree"])]
+    facts: dict[str, Any] = {"method": "GAP"}
+    for name, value in options.items():
+        if name in {one.name for one in fields(ReleasedRun)}:
+            run[name] = value
+        elif name in {one.name for one in fields(ReleaseFacts)}:
+            facts[name] = value
+    return make_card(ReleasedRun(**run), ReleaseFacts(**facts))
 
 
 def resolved(events: tuple[Event, ...]) -> Guarantee:
     """Return what releases promise at node level."""
     spend = account(events, 1e-5, relation="add-remove")
-    stated = ("node", "add-remove", spend.epsilon, 1e-5, False, 1000, None, spend.accountant)
+    stated = (AddRemove(), spend.epsilon, 1e-5, False, 1000, None, spend.accountant)
     return Guarantee(*stated, events)
 
 
@@ -78,10 +89,10 @@ def every_card() -> list[PrivacyCard]:
     return [
         *cards,
         card(**bounded),
-        card(**bounded, native_degree_bounded=True),
+        card(**bounded, longest_list=100),
         card(epsilon=0.0, events=(), noise_multiplier=None, messages="none"),
-        card(is_insecure=True),
-        card(noise="fast", audits=[{"mechanism": "aggregation", "epsilon_lower_bound": 0.7}]),
+        card(is_seeded=True),
+        card(noise="fast").with_audit({"mechanism": "aggregation", "epsilon_lower_bound": 0.7}),
         card(epsilon=8.0, delta_is_auto=True, entities=1000),
         unprotected(),
     ]
@@ -118,15 +129,15 @@ def test_json_reads_back_to_the_same_card(original: PrivacyCard) -> None:
             "node",
             "add-remove",
             "Anyone who sees this model and the predictions for everybody else learns almost the "
-            "same about the data whether or not any one person's record (features, label and own "
-            "out-list) is in it: epsilon 1.00, delta 1e-06.",
+            "same about the data whether or not any one person's record (features, label and "
+            "adjacency list) is in it: epsilon 1.00, delta 1e-06.",
         ),
         (
             "node",
             "replace",
             "Anyone who sees this model and the predictions for everybody else learns almost the "
-            "same about the data whether any one person's record (features, label and own "
-            "out-list) is the true one or another: epsilon 1.00, delta 1e-06.",
+            "same about the data whether any one person's record (features, label and "
+            "adjacency list) is the true one or another: epsilon 1.00, delta 1e-06.",
         ),
     ],
 )
@@ -145,7 +156,7 @@ def test_a_large_epsilon_is_not_called_almost_the_same() -> None:
     )
 
 
-def test_level_none_and_a_method_without_edges_say_what_they_are() -> None:
+def test_level_none_and_a_method_without_edges_state_what_they_are() -> None:
     nothing = unprotected()
     assert guarantee_sentence(nothing).startswith("Nothing is promised")
     assert (nothing.epsilon, nothing.is_private_release) == (None, False)
@@ -157,7 +168,7 @@ def test_level_none_and_a_method_without_edges_say_what_they_are() -> None:
 
 
 def test_seeded_noise_is_not_a_private_release_and_says_so_everywhere() -> None:
-    seeded = card(is_insecure=True)
+    seeded = card(is_seeded=True)
     assert not seeded.is_private_release
     assert json.loads(seeded.to_json())["is_private_release"] is False
     for text in (str(seeded), seeded.to_markdown()):
@@ -180,13 +191,21 @@ def test_node_level_says_who_is_not_covered() -> None:
     assert not {STEPS[step][0] for step in charged_there} & {what for what, _ in made.not_charged}
 
 
+def test_several_edges_are_said_to_cost_delta_too() -> None:
+    (several,) = (line for line in card().not_covered if line.startswith("Several edges"))
+    assert "k times epsilon and k e^((k - 1) epsilon) times delta" in several
+
+
 def test_the_strict_notion_is_claimed_only_where_no_list_was_cut() -> None:
     bounded = {"level": "node", "relation": "add-remove", "max_degree": 100}
-    strict = card(**bounded, native_degree_bounded=True)
+    strict = card(**bounded, longest_list=100)
     assert strict.node_notion == "strict"
     assert any("vanish from everybody else's list" in line for line in strict.covered)
     assert not any("vanish" in line for line in card(**bounded).covered)
-    assert card(level="node", relation="add-remove").node_notion is None
+    node = {"level": "node", "relation": "add-remove"}
+    # Nothing is known of lists that are not cut; and where no edge is read, nothing depends on it.
+    assert card(**node).node_notion == "own record"
+    assert card(**node, messages="none").node_notion is None
 
 
 def test_edge_level_says_that_features_and_labels_are_public() -> None:
@@ -209,8 +228,7 @@ def test_markdown_states_every_fact(tmp_path: Path) -> None:
         max_degree=120,
         messages="labels",
         charge=charge,
-        audits=[{"mechanism": "dpsgd", "epsilon_lower_bound": 1.9}],
-    )
+    ).with_audit({"mechanism": "dpsgd", "epsilon_lower_bound": 1.9})
     text = made.to_markdown()
     facts = ["GAP", "social", "node", "replace", "2.5", "1e-05", "exact Gaussian", "6.617"]
     facts.append(f"{made.rdp_epsilon:g}")
@@ -244,9 +262,9 @@ def test_the_card_says_whether_a_budget_limits_it(tmp_path: Path) -> None:
 
 def test_directed_on_a_symmetric_graph_states_the_epsilon_of_an_undirected_edge() -> None:
     made = card(relation="directed", is_symmetric=True)
-    friendship = account([NOISE.scaled(1 / math.sqrt(2))], 1e-6, relation="undirected").epsilon
-    assert friendship > 1.3
-    stated = f"under undirected, is {rounded_up(friendship)}"
+    edge = account([NOISE.scaled(1 / math.sqrt(2))], 1e-6, relation="undirected").epsilon
+    assert edge > 1.3
+    stated = f"under undirected, is {rounded_up(edge)}"
     assert any(stated in warning for warning in made.warnings)
     assert not any("symmetric" in w for w in card(relation="directed").warnings)
     assert not any("symmetric" in w for w in card(is_symmetric=True).warnings)
@@ -289,8 +307,8 @@ def changed(**changes: Any) -> str:
         (changed(delta="drop this"), "missing keys: delta"),
         (changed(ledger={"charge_id": "1"}), "`ledger` has missing keys"),
         (changed(ledger=3), "`ledger` must be an object"),
-        (changed(format=7), r"format 9\. Got 7, written by a version before 0\.3; that version"),
-        (changed(format=10), r"must have format 9\. Got 10, written by a newer version"),
+        (changed(format=7), r"format 10\. Got 7, written by a version before 0\.3; that version"),
+        (changed(format=11), r"must have format 10\. Got 11, written by a newer version"),
         (changed(attacker=None), "`attacker` must bound"),
         (changed(wording=None), "`wording` must be an object"),
         (changed(releases=None), "`releases` must be a list of objects"),
@@ -323,7 +341,7 @@ def test_a_card_that_is_not_whole_or_contradicts_itself_is_refused(text: str, me
 
 
 def test_a_seeded_card_cannot_be_made_private_by_editing_the_flag() -> None:
-    text = card(is_insecure=True).to_json()
+    text = card(is_seeded=True).to_json()
     forged = text.replace('"is_private_release": false', '"is_private_release": true')
     assert forged != text
     with pytest.raises(DataError, match="`is_private_release` must be false"):
@@ -395,16 +413,16 @@ USUAL = re.compile(r"\{|\b(person|people|friend\w*|links?)\b", re.IGNORECASE)
 
 
 @pytest.mark.parametrize("own", ["", "record"])
-@pytest.mark.parametrize("kinds", [(), ("calls", "visits")])
+@pytest.mark.parametrize("types", [(), ("calls", "visits")])
 @pytest.mark.parametrize(("level", "relation"), [*EVERY_RELATION, ("edge", "5-edges")])
 def test_no_sentence_of_a_card_knows_better_words_than_the_user(
-    level: str, relation: str, kinds: tuple[str, ...], own: str
+    level: str, relation: str, types: tuple[str, ...], own: str
 ) -> None:
     stated = card(
         level=level,
         relation=relation,
-        edge_types=kinds,
-        protects="any" if kinds else "",
+        edge_types=types,
+        protects="any" if types else "",
         own=own or ("features" if level == "node" else ""),
         is_weighted=True,
         is_symmetric=True,
@@ -457,8 +475,7 @@ def test_the_accountant_is_that_of_the_chosen_option() -> None:
     first = Laplace(50.0, label="mean out-degree")
     options = [
         Guarantee(
-            level="node",
-            relation="add-remove",
+            relation=AddRemove(),
             epsilon=epsilon,
             delta=1e-5,
             delta_is_auto=True,
@@ -513,7 +530,8 @@ def test_the_bounds_are_those_of_the_worst_option_and_not_of_the_one_that_follow
     first = Laplace(20.0)
     whole = Guarantee.one_of(first, options)
     cards = [
-        make_card(option.after(first, whole), ReleaseFacts(method="GAP")) for option in options
+        make_card(ReleasedRun(promise=option.after(first, whole)), ReleaseFacts(method="GAP"))
+        for option in options
     ]
     assert cards[0].attacker == cards[1].attacker
     assert cards[0].attacker is not None

@@ -1,4 +1,4 @@
-"""Divided messages: all that one person sends has norm 1, however long the list is."""
+"""Degree-normalised messages: all that one person sends has norm 1, however long the list is."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ class TestSensitivity:
         assert moved <= 1 + SLACK
 
     def test_on_the_grid_a_contribution_is_never_longer_than_1_not_even_by_rounding(self):
-        """Rows are cut towards zero after they are divided: the noise has no slack to pay with."""
+        """Rows are cut towards zero after the division: the noise has no slack to pay with."""
         for length in (1, 2, 3, 7, 1000):
             for seed in range(20):
                 rows = divide_rows(unit_rows(1, seed), torch.tensor([length]))
@@ -302,7 +302,7 @@ class TestRefusals:
         with pytest.raises(InputError, match="node level for degree-normalised"):
             OutDegreeNormalized.bound(Directed())
 
-    def test_only_divided_messages_go_to_oneself(self):
+    def test_only_normalised_messages_go_to_oneself(self):
         """A cut list has no slot for it, and the own row would not be covered."""
         graph = graph_of([{1: 1.0}, {}])
         with pytest.raises(PrivacyError, match="to_self"):

@@ -10,14 +10,18 @@ import torch
 from stepcases import forward, make_batch, make_mlp, make_sources, make_step
 from torch import Tensor, nn
 
+from gapgnn import MLP, random_split
 from gapgnn.errors import InputError, PrivacyError
+from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.nn.layers import ReplicaMLP
 from gapgnn.nn.sparse_rows import SparseRows
 from gapgnn.privacy.dpsgd.flat import FlatAdam, FlatParameters, FlatSGD, make_optimiser
 from gapgnn.privacy.dpsgd.ghost import Tape, output_gradients, squared_norms
 from gapgnn.privacy.dpsgd.poisson import PoissonBatches, plan_steps
 from gapgnn.privacy.dpsgd.step import PrivateStep
+from gapgnn.privacy.ledger import scratch_ledger
 from gapgnn.privacy.mechanisms.noise import GRID, SafeOrFast
+from gapgnn.training import trainer as trainer_module
 
 
 def opacus_twin(mlp: ReplicaMLP) -> nn.Module:
@@ -87,12 +91,12 @@ def test_a_step_is_that_of_opacus_given_the_same_noise(
         sources=sources,
         phase="test",
     )
-    kinds = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
+    cases = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
     from opacus.optimizers import DPOptimizer
     from opacus.optimizers import optimizer as opacus_module
 
     theirs = DPOptimizer(
-        kinds[optimiser](twin.parameters(), lr=0.05),
+        cases[optimiser](twin.parameters(), lr=0.05),
         noise_multiplier=0.9,
         max_grad_norm=private.effective_clip,
         expected_batch_size=40,
@@ -120,13 +124,13 @@ def test_a_step_is_that_of_opacus_given_the_same_noise(
 # Noise
 
 
-def check_noise(kind: type[PrivateStep], noise: str) -> None:
+def check_noise(case: type[PrivateStep], noise: str) -> None:
     """Empty batches only, so every movement is noise: its scale, and fresh each time."""
     replicas, steps, clip, multiplier, expected = 2, 40, 0.5, 3.0, 8.0
     mlp = make_mlp(replicas, [200, 16, 5])
     private = make_step(
         mlp,
-        kind=kind,
+        case=case,
         noise=noise,
         clip=clip,
         multiplier=multiplier,
@@ -222,6 +226,20 @@ def test_the_sum_is_divided_by_the_expected_and_not_by_the_actual_batch() -> Non
     torch.testing.assert_close(moves[1], 3 * moves[0], rtol=1e-4, atol=1e-6)
 
 
+def test_one_example_of_a_large_batch_moves_a_safe_sum_by_no_more_than_the_clip() -> None:
+    """Whose gradients are alike: the sum is large, and float32 would round it by more."""
+    private = make_step(make_mlp(1, [3, 2]), noise="safe")
+    inputs, labels = torch.full((1, 40_001, 3), 7.0), torch.zeros(1, 40_001, dtype=torch.long)
+    inputs += torch.linspace(0, 1, inputs.shape[1]).view(1, -1, 1)
+    with_one, without = (
+        private.clipped_sum(*forward(private.flat.module, inputs[:, :count], labels[:, :count]))
+        for count in (40_001, 40_000)
+    )
+    assert with_one.dtype == torch.float64
+    assert float(with_one.norm()) > 39_000
+    assert float((with_one - without).norm()) <= private.clip
+
+
 @pytest.mark.parametrize("clip", [1e-6, 1.0, 1e3])
 def test_safe_noise_does_not_mind_the_size_of_the_clip(clip: float) -> None:
     mlp = make_mlp()
@@ -314,3 +332,30 @@ def test_steps_on_a_gpu_are_those_on_the_cpu(is_sparse: bool) -> None:
             private.step(*forward(mlp, chosen, labels.to(device)[batch.positions]), batch.valid)
         results.append(flat.values.cpu())
     torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-5)
+
+
+def test_no_share_lets_an_example_count_for_more_than_its_clip() -> None:
+    inputs, labels = make_batch(5, scale=20.0)
+    private = make_step(make_mlp(), clip=0.5)
+    sums = []
+    for shares in (None, torch.full((1, 5), 3.0)):
+        tape, losses = forward(private.flat.module, inputs, labels)
+        sums.append(private.clipped_sum(tape, losses, shares=shares))
+    torch.testing.assert_close(sums[0], sums[1])
+
+
+def test_a_class_weight_above_the_mean_leaves_every_example_within_its_clip(monkeypatch) -> None:
+    given: list[torch.Tensor] = []
+    take = trainer_module.PrivateStep.step
+
+    def spied(self, tape, losses, valid=None, shares=None):
+        given.append(shares)
+        take(self, tape, losses, valid, shares)
+
+    monkeypatch.setattr(trainer_module.PrivateStep, "step", spied)
+    graph = random_split(social_graph(num_nodes=150, mean_degree=4, num_classes=3), seed=0)
+    with scratch_ledger() as place:
+        MLP(level="node", epochs=1, batch_size=50, class_weight=[9, 1, 1], ledger=place).fit(graph)
+    shares = torch.cat(given, dim=1)
+    assert float(shares.max()) == 1.0
+    assert float(shares.min()) == pytest.approx(1 / 9)

@@ -66,9 +66,9 @@ def flip_scores(perturbation, relation, *, noise="safe", runs=RUNS):
         released = release(graph, perturbation, seed, relation=relation, noise=noise)
         truth, out = bits(graph, released, relation)
         probabilities = stated(perturbation, 2.0, graph, released, relation)
-        for kind, (chosen, p) in enumerate(zip((truth, ~truth), probabilities, strict=True)):
-            off[kind] += out[chosen].sum() - chosen.sum() * p
-            variance[kind] += chosen.sum() * p * (1 - p)
+        for case, (chosen, p) in enumerate(zip((truth, ~truth), probabilities, strict=True)):
+            off[case] += out[chosen].sum() - chosen.sum() * p
+            variance[case] += chosen.sum() * p * (1 - p)
     return off / np.sqrt(variance)
 
 
@@ -286,7 +286,7 @@ def test_the_lapgraph_test_notices_half_the_noise(monkeypatch):
 def test_the_number_of_edges_has_the_noise_of_all_bits_of_an_edge(
     perturbation, relation, directed, sensitivity
 ):
-    """Whoever hides a friendship of a directed graph hides two arcs, and the count moves by two."""
+    """Whoever hides an edge of a directed graph hides two arcs, and the count moves by two."""
     graph = random_graph(directed=directed)
     share = edges.COUNT_SHARE[perturbation]
     true = graph.num_arcs if directed else graph.num_edges
@@ -315,6 +315,12 @@ def test_self_loops_are_neither_read_nor_released():
         np.testing.assert_array_equal(
             release(loops, perturbation).indices, release(plain, perturbation).indices
         )
+    # Nor are they in the number of edges, whose noise is scaled to bits of pairs.
+    for relation in ("directed", "undirected"):
+        for directed in (False, True):
+            cells = Cells.of(relation, num_nodes=4, is_directed=directed)
+            found = (cells.of_graph(one) for one in (loops, plain))
+            np.testing.assert_array_equal(*map(np.sort, found))
 
 
 @pytest.mark.parametrize("perturbation", PERTURBATIONS)
@@ -325,7 +331,7 @@ def test_a_key_decides_the_release(perturbation):
     assert not np.array_equal(first, other)
 
 
-def test_in_lists_are_the_transposed_out_lists():
+def test_in_neighbours_are_the_transposed_out_neighbours():
     graph = random_graph(30, 80, directed=True)
     released = release(graph, "edgerand", relation="directed")
     matrices = [

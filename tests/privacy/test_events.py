@@ -80,7 +80,7 @@ def test_a_damaged_record_is_refused(data):
         Event.from_dict(data)
 
 
-def test_a_record_of_another_kind_is_refused():
+def test_a_record_of_another_sort_is_refused():
     with pytest.raises(InputError, match="must be a Laplace"):
         Laplace.from_dict(Gaussian(1.0).to_dict())
 

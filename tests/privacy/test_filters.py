@@ -99,6 +99,23 @@ def test_ten_fits_of_epsilon_one_are_ten_by_sum_and_three_and_a_half_by_gaussian
     assert found == {"sum": 10.0, "gaussian": 3.46, "renyi": 3.69}
 
 
+@pytest.mark.parametrize("order", [("add-remove", "replace"), ("replace", "add-remove")])
+def test_what_is_remembered_of_a_price_is_that_of_its_relation(order: tuple[str, str]) -> None:
+    """In whichever order budgets under both relations ask: prices are kept between charges."""
+    # Other steps for each order, so that nothing is known of them.
+    steps = [PoissonGaussian(1.0, sampling_rate=0.1, steps=20 + order.index("replace"))]
+    found = {
+        relation: granted("renyi", 8, 1e-6, level="node", relation=relation).together(
+            [spend(steps, relation=relation)]
+        )
+        for relation in order
+    }
+    for relation in order:
+        exact = account(steps, 1e-6, relation=relation).epsilon
+        assert exact <= found[relation] <= 1.5 * exact
+    assert found["replace"] > 1.1 * found["add-remove"]
+
+
 mixed_releases = st.lists(
     st.one_of(
         st.builds(Gaussian, st.floats(2, 50), count=st.integers(1, 4)),
@@ -200,8 +217,8 @@ def test_a_release_whose_epsilon_is_zero_at_a_large_delta_is_not_free(rule: str)
     assert not budget.allows([asked])
 
 
-def test_an_arc_counts_under_edges_as_both_ways_it_may_have_gone_by_the_gaussian_rule() -> None:
-    """Along arcs an edge is twice the squared distance; both ways it is twice the distance."""
+def test_an_arc_counts_under_edges_as_either_way_it_may_have_gone_by_the_gaussian_rule() -> None:
+    """Along arcs an edge is twice the squared distance; symmetrised it is twice the distance."""
     arc = spend([Gaussian(10.0)], relation="directed")
     edge = account([Gaussian(10.0, count=4)], 1e-5, relation="directed").epsilon
     assert granted("gaussian", 4, 1e-5).together([arc]) == pytest.approx(edge, rel=1e-9)

@@ -189,11 +189,21 @@ def test_batch_norm_is_refused_with_the_reason_and_the_fix() -> None:
     "module", [nn.Linear(3, 2), nn.LayerNorm(4), nn.MultiheadAttention(4, 1), nn.PReLU()]
 )
 def test_parameters_that_nobody_records_are_refused(module: nn.Module) -> None:
-    with pytest.raises(PrivacyError, match=r"does not report.*Use ReplicaLinear"):
+    with pytest.raises(PrivacyError, match=r"does not report.*Use `gapgnn.dp_sgd\(model, graph\)`"):
         check_clippable(module)
     for value in module.parameters():
         value.requires_grad_(False)
     check_clippable(module)
+
+
+@pytest.mark.parametrize("name", ["GCNConv", "GATConv", "GINConv", "SAGEConv"])
+def test_a_graph_convolution_is_refused_with_what_trains_it(name: str) -> None:
+    convolutions = pytest.importorskip("torch_geometric.nn")
+    given = nn.Linear(3, 2) if name == "GINConv" else (3, 2)
+    layer = getattr(convolutions, name)(*(given if isinstance(given, tuple) else [given]))
+    model = nn.Sequential(ReplicaLinear(1, 3, 3), layer)
+    with pytest.raises(PrivacyError, match=rf"`{name}` reads neighbours.*gapgnn.dp_sgd"):
+        check_clippable(model)
 
 
 def test_dropout_and_activations_are_fine() -> None:

@@ -161,7 +161,7 @@ def test_cuda_releases_what_the_cpu_releases(level, max_degree, width, directed)
 @pytest.mark.parametrize("width", [9, 100])
 @pytest.mark.parametrize("directed", [False, True])
 @pytest.mark.parametrize("noise", ["safe", "fast"])
-def test_the_total_over_kinds_is_that_of_the_cpu(width, directed, noise):
+def test_the_total_over_types_is_that_of_the_cpu(width, directed, noise):
     graph = join_edge_types(
         {
             name: graph_of(5000, 60_000, directed=directed, seed=seed)

@@ -1,4 +1,4 @@
-"""Roles pay apart: the dearest role is the price, never all of them together."""
+"""Parallel composition: the most expensive group is the price, never all of them together."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from gapgnn.privacy.accounting import (
     account,
     accountants,
     calibrate,
+    parallel_compositions,
     renyi_curve,
-    worst_cases,
 )
 from gapgnn.privacy.ledger.filters import Amount, Filter, Spend
 
@@ -72,10 +72,10 @@ class TestAccounting:
         assert price(events) >= promised
 
         def cheapest(events, *, relation):
-            cases = worst_cases(events, relation=relation)
+            cases = parallel_compositions(events, relation=relation)
             return [min(cases, key=lambda case: sum(1 / one.noise_multiplier for one in case[0]))]
 
-        monkeypatch.setattr(accountants, "worst_cases", cheapest)
+        monkeypatch.setattr(accountants, "parallel_compositions", cheapest)
         assert price(events) < 0.5 * promised
 
     @given(noise=st.lists(multipliers, min_size=1, max_size=4))
@@ -115,31 +115,31 @@ class TestReplace:
     """A record that is exchanged may change its role: it leaves one and comes to another."""
 
     def test_there_is_a_case_in_which_the_record_changes_its_role(self):
-        cases = worst_cases((*TRAINING, *OTHERS), relation="replace")
+        cases = parallel_compositions((*TRAINING, *OTHERS), relation="replace")
         assert {relation for _, relation in cases} == {Replace(), AddRemove()}
-        (apart,) = (case for case, relation in cases if relation == AddRemove())
+        (separate,) = (case for case, relation in cases if relation == AddRemove())
         # Half the distance of two records for Gaussian noise; DP-SGD counts one record anyway.
-        assert [event.noise_multiplier for event in apart] == [6.0, 1.5, 2.4]
+        assert [event.noise_multiplier for event in separate] == [6.0, 1.5, 2.4]
 
     def test_it_is_one_composition(self):
         """DP-SGD counts one record, so who changes the role meets each release by a whole one."""
         steps = PoissonGaussian(1.5, 0.05, 40, group="training")
         others = Gaussian(0.8, group="others")
-        (apart,) = (
+        (separate,) = (
             case
-            for case, relation in worst_cases((steps, others), relation="replace")
+            for case, relation in parallel_compositions((steps, others), relation="replace")
             if relation == AddRemove()
         )
         change = price([PoissonGaussian(1.5, 0.05, 40), Gaussian(1.6)], "add-remove")
-        assert price(apart, "add-remove") == change
-        assert {event.group for event in apart} == {""}
-        # It is dearer than its dearer half, which is what it would be taken apart to.
+        assert price(separate, "add-remove") == change
+        assert {event.group for event in separate} == {""}
+        # It is dearer than its dearer half, which is what it would be taken separate to.
         assert change > 1.05 * max(price([steps]), price([Gaussian(1.6)]))
 
     def test_two_roles_at_a_time(self):
         """A record has one role before and one after: three are never met at once."""
         many = [Gaussian(2.0 + role, group=str(role)) for role in range(4)]
-        cases = [case for case, relation in worst_cases(many, relation="replace")]
+        cases = [case for case, relation in parallel_compositions(many, relation="replace")]
         assert sorted(len(case) for case in cases) == [1] * 4 + [2] * 6
         assert price(many, "replace") == price(many[:1], "replace")
 
@@ -219,11 +219,11 @@ class TestCalibration:
         options = {"epsilon": 1.0, "delta": DELTA, "relation": "add-remove"}
         named = PoissonGaussian(1.0, 0.05, 40, group="training")
         nameless = PoissonGaussian(1.0, 0.05, 40)
-        apart = calibrate([named], fixed=of("others", 6.0), **options)
+        separate = calibrate([named], fixed=of("others", 6.0), **options)
         together = calibrate([nameless], fixed=of("", 6.0), **options)
-        assert together.noise_multiplier > 1.05 * apart.noise_multiplier
+        assert together.noise_multiplier > 1.05 * separate.noise_multiplier
         again = calibrate([named], fixed=of("others", 6.0), **options)
-        assert again.noise_multiplier == apart.noise_multiplier
+        assert again.noise_multiplier == separate.noise_multiplier
         assert {event.group for event in again.events} == {"training", "others"}
 
 

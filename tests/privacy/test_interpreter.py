@@ -26,10 +26,19 @@ from gapgnn.privacy.mechanisms.noise import GRID, NoiseSource, _draw_on_grid
 from gapgnn.privacy.mechanisms.sums import quantise_rows, whole_rows
 from gapgnn.rng import NoiseKey
 
+pytestmark = pytest.mark.gate
+
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 inside = pytest.mark.skipif(not IS_INTERPRETED, reason="runs in the process of the first test")
 CPU = torch.device("cpu")
+
+
+def slow(*values):
+    """Mark a size that takes the interpreter more than a second."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 KEY = NoiseKey.insecure(0)
 SECRET = KEY.bytes(32, "x")
 
@@ -37,7 +46,8 @@ SECRET = KEY.bytes(32, "x")
 @pytest.mark.skipif(IS_INTERPRETED or not HAS_TRITON, reason="no Triton, or inside already")
 def test_kernels_and_reference_agree_in_the_interpreter():
     files = [__file__, str(Path(__file__).parents[1] / "nn" / "test_masks.py")]
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *files]
+    chosen = ["-m", "not slow and not gpu"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *chosen, *files]
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -97,7 +107,9 @@ def test_uniforms_of_a_kernel_are_the_bits_of_the_cpu(count):
 
 
 @inside
-@pytest.mark.parametrize(("count", "probability"), [(20_000, 0.06), (10**7, 1e-4), (300, 0.9)])
+@pytest.mark.parametrize(
+    ("count", "probability"), [(20_000, 0.06), slow(10**7, 1e-4), slow(300, 0.9)]
+)
 def test_coins_tossed_by_a_kernel_are_those_of_the_cpu(count, probability):
     wanted = Coins(KEY).heads(count, probability, 3)
     found = device_heads(KEY, count, probability, 3, device=CPU)
@@ -120,7 +132,7 @@ def test_the_far_tails_of_the_kernel_are_those_of_the_cpu(monkeypatch):
     from gapgnn.privacy.mechanisms import noise, triton_noise
 
     rng = np.random.default_rng(0)
-    # Magnitudes of all sizes, signs of both kinds, and the edges of every branch.
+    # Magnitudes of all sizes, signs of both types, and the edges of every branch.
     words = rng.integers(0, 2**63, 512).astype(np.uint64) >> rng.integers(0, 64, 512).astype(
         np.uint64
     )
@@ -169,7 +181,7 @@ def lists_of(count=60, seed=0):
 
 
 @inside
-@pytest.mark.parametrize(("width", "to_self"), [(1, True), (9, False), (16, True)])
+@pytest.mark.parametrize(("width", "to_self"), [slow(1, True), slow(9, False), (16, True)])
 def test_a_hop_with_its_noise_is_exact_in_one_kernel(width, to_self):
     lists, source = lists_of(), NoiseSource(NoiseKey.insecure(3))
     generator = torch.Generator().manual_seed(0)
@@ -189,9 +201,9 @@ def test_a_hop_with_its_noise_is_exact_in_one_kernel(width, to_self):
 
 
 @inside
-@pytest.mark.parametrize("width", [1, 9, 16])
-def test_a_total_over_kinds_is_exact_in_one_kernel(width):
-    """Sums of the other kinds are whole numbers of any size, and are given to the last kernel."""
+@pytest.mark.parametrize("width", [slow(1), 9, slow(16)])
+def test_a_total_over_types_is_exact_in_one_kernel(width):
+    """Sums of the other types are whole numbers of any size, and are given to the last kernel."""
     first, *more = (lists_of(seed=seed) for seed in range(3))
     source = NoiseSource(NoiseKey.insecure(3))
     rows = quantise_rows(row_normalise(torch.ones(60, width)))
@@ -217,7 +229,7 @@ def test_a_total_over_kinds_is_exact_in_one_kernel(width):
 @pytest.mark.parametrize("symmetrised", [False, True])
 def test_the_total_of_a_graph_is_that_of_the_cpu(symmetrised):
     rng = np.random.default_rng(0)
-    kinds = {
+    types = {
         name: Graph.from_arcs(
             *rng.integers(60, size=(2, 500)),
             num_nodes=60,
@@ -227,7 +239,7 @@ def test_the_total_of_a_graph_is_that_of_the_cpu(symmetrised):
         for name in ("calls", "letters", "visits")
     }
     total = hop_mechanisms(
-        join_edge_types(kinds),
+        join_edge_types(types),
         level="edge",
         relation="directed" if symmetrised else "undirected",
         noise_multiplier=2.0,

@@ -164,7 +164,7 @@ def test_what_a_device_cannot_decide_is_left_to_the_host(monkeypatch):
     assert device._cut(graph, CPU, 3, key) is None
     kept = in_lists_on(graph, CPU, max_degree=3, key=key)
     assert len(kept.indices) == len(bound_out_degrees(graph, 3, key).indices)
-    monkeypatch.setattr(device, "pair_hashes", lambda owners, entrants, kind: entrants * 0)
+    monkeypatch.setattr(device, "pair_hashes", lambda owners, entrants, case: entrants * 0)
     tied = random_graph(0, directed=True)
     assert device._cut(tied, CPU, 3, key) is None
 

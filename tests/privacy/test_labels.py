@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,8 +11,8 @@ import torch
 
 from gapgnn.errors import InputError
 from gapgnn.privacy.accounting import Event, LabelResponse, account
+from gapgnn.privacy.mechanisms import Coins, randomised_labels
 from gapgnn.privacy.mechanisms import labels as mechanism
-from gapgnn.privacy.mechanisms import randomised_labels
 from gapgnn.rng import NoiseKey
 
 COUNT = 200_000
@@ -24,8 +25,8 @@ def shares_of(said: torch.Tensor, classes: int) -> np.ndarray:
 
 def is_near(found: np.ndarray, wanted: list[float]) -> bool:
     """Within six standard deviations of each share: never by chance."""
-    chances = np.array(wanted)
-    return bool((np.abs(found - chances) < 6 * np.sqrt(chances / COUNT)).all())
+    probabilities = np.array(wanted)
+    return bool((np.abs(found - probabilities) < 6 * np.sqrt(probabilities / COUNT)).all())
 
 
 def response_shares(epsilon: float, classes: int, label: int, noise: str) -> np.ndarray:
@@ -49,6 +50,25 @@ def test_the_true_class_is_e_to_the_epsilon_times_as_likely(epsilon, classes, no
     # Planted: kept as if the budget were a tenth larger.
     larger = response_shares(1.1 * epsilon, classes, classes - 1, noise)
     assert not is_near(larger, wanted)
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 12.0, 25.0, 40.0])
+@pytest.mark.parametrize("classes", [2, 3, 7])
+def test_a_class_is_exchanged_at_random_no_less_often_than_was_charged(
+    epsilon, classes, monkeypatch
+):
+    tossed = []
+    monkeypatch.setattr(
+        Coins,
+        "each",
+        lambda self, count, share, *path: tossed.append(share) or np.ones(count, bool),
+    )
+    response = LabelResponse.of(epsilon, classes)
+    randomised_labels(np.zeros(3, dtype=np.int64), np.ones(3, dtype=bool), response, key=KEY)
+    # Coins are exact to multiples of 2**-64.
+    exact = classes * Fraction(response.other)
+    words = round(tossed[0] * 2.0**64)
+    assert 0 <= words - exact * 2**64 <= max(1, 2.0**-50 * words)
 
 
 def test_who_has_no_label_says_a_uniformly_random_class_and_the_silent_nothing():

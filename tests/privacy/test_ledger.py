@@ -20,15 +20,12 @@ from hypothesis import strategies as st
 from gapgnn.errors import BudgetExceededError, InputError, PrivacyError, UnavailableError
 from gapgnn.privacy.ledger import Budget, Charge, Ledger, People
 from gapgnn.privacy.ledger.amounts import Amount
-from gapgnn.privacy.ledger.file import SCHEMA_VERSION, default_path
+from gapgnn.privacy.ledger.chain import SCHEMA_VERSION
+from gapgnn.privacy.ledger.store import default_place
+from postgres_server import on_a_file
 
 CUSTOMERS = People(np.arange(10), "5f" * 32, name="customers")
 OTHERS = People(np.arange(20, 30), "a0" * 32, name="others")
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger.init(tmp_path / "ledger.sqlite")
 
 
 def grant(
@@ -107,6 +104,7 @@ def test_delta_alone_can_exhaust_a_budget(ledger: Ledger) -> None:
         charge(ledger, 1, 1e-9)
 
 
+@on_a_file
 @pytest.mark.parametrize(("budget", "unit", "times"), [(100, 1, 100), (1, 0.1, 10), (0.3, 0.1, 3)])
 def test_a_budget_can_be_spent_to_the_last_unit_and_no_further(
     ledger: Ledger, budget: float, unit: float, times: int
@@ -276,15 +274,40 @@ def test_a_ledger_that_was_named_must_be_there(
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_nothing_is_written_to_a_ledger_on_a_network_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger.init(tmp_path / "team folder" / "ledger.sqlite")
+    charge(ledger)
+    mounts = tmp_path / "mountinfo"
+    monkeypatch.setattr("gapgnn.privacy.ledger.mounts.MOUNTS", mounts)
+    listed = f"{tmp_path}/team\\040folder"
+    local = "1 0 8:1 / / rw - ext4 /dev/sda rw\n"
+    for found in ("nfs4", "cifs", "fuse.sshfs", "9p"):
+        mounts.write_text(f"{local}2 1 0:40 / {listed} rw shared:1 - {found} server:/team rw\n")
+        before = ledger.path.read_bytes()
+        for act in (lambda: charge(ledger), lambda: grant(ledger, 1)):
+            with pytest.raises(UnavailableError) as refusal:
+                act()
+            assert f"network file system ({found})" in str(refusal.value)
+            assert "gapgnn ledger init postgresql://" in str(refusal.value)
+        with pytest.raises(UnavailableError, match="network file system"):
+            Ledger.init(tmp_path / "team folder" / "new.sqlite")
+        assert ledger.path.read_bytes() == before
+        assert len(ledger.entries()) == 1  # reading it to move it is fine
+    mounts.write_text(f"{local}2 1 0:40 / {listed} rw - fuse.gocryptfs /home rw\n")
+    charge(ledger)
+
+
 def test_the_default_file_follows_the_environment(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("GAPGNN_LEDGER", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_DATA_HOME", "relative/is/ignored")
-    assert default_path() == tmp_path / ".local/share/gapgnn/ledger.sqlite"
+    assert default_place() == tmp_path / ".local/share/gapgnn/ledger.sqlite"
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    assert default_path() == tmp_path / "data/gapgnn/ledger.sqlite"
+    assert default_place() == tmp_path / "data/gapgnn/ledger.sqlite"
     monkeypatch.setenv("GAPGNN_LEDGER", str(tmp_path / "mine.sqlite"))
     assert Ledger().path == tmp_path / "mine.sqlite"
 
@@ -325,6 +348,7 @@ def damage_foreign(path: Path) -> None:
     db.close()
 
 
+@on_a_file
 @pytest.mark.parametrize(
     "damage",
     [
@@ -351,6 +375,7 @@ def test_a_damaged_or_foreign_file_stops_everything_and_stays_as_it_is(
     assert os.listdir(ledger.path.parent) == ["ledger.sqlite"]
 
 
+@on_a_file
 def test_a_journal_without_its_ledger_is_not_a_reason_to_begin_anew(ledger: Ledger) -> None:
     ledger.path.unlink()
     Path(f"{ledger.path}-journal").write_bytes(b"half a transaction")
@@ -359,6 +384,7 @@ def test_a_journal_without_its_ledger_is_not_a_reason_to_begin_anew(ledger: Ledg
     assert not ledger.path.exists()
 
 
+@on_a_file
 def test_a_ledger_of_a_newer_version_is_not_touched(ledger: Ledger) -> None:
     charge(ledger)
     with sqlite3.connect(ledger.path) as db:
@@ -385,10 +411,11 @@ def test_permissions_are_one_line(tmp_path: Path) -> None:
         Ledger.init(closed / "ledger.sqlite")
 
 
+@on_a_file
 def test_a_ledger_that_stays_locked_is_reported_as_busy(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gapgnn.privacy.ledger.file.BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("gapgnn.privacy.ledger.sqlite.BUSY_SECONDS", 0.05)
     charge(ledger)
     holder = sqlite3.connect(ledger.path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")

@@ -6,22 +6,17 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gapgnn.errors import InputError, PrivacyError
 from gapgnn.privacy.ledger import Charge, Ledger, People
-from gapgnn.privacy.ledger import file as ledger_file
+from gapgnn.privacy.ledger import sqlite as ledger_file
+from postgres_server import on_a_file
 
 CUSTOMERS = People(np.arange(10), "5f" * 32, name="customers")
 EXTRA = 3
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger.init(tmp_path / "ledger.sqlite")
 
 
 def charge(ledger: Ledger) -> Charge:
@@ -94,6 +89,7 @@ def writes(ledger: Ledger) -> dict[str, Callable[[], object]]:
     }
 
 
+@on_a_file
 @pytest.mark.parametrize("operation", ["create", "charge", "claim", "complete", "grant"])
 def test_what_is_written_is_synced_before_the_call_returns(
     ledger: Ledger, operation: str, monkeypatch: pytest.MonkeyPatch
@@ -102,7 +98,7 @@ def test_what_is_written_is_synced_before_the_call_returns(
     act = writes(ledger)[operation]
     settings: list[tuple[str, int]] = []
 
-    class Watched(sqlite3.Connection):
+    class Watched(ledger_file.SQLiteConnection):
         def execute(self, sql: str, *args: object) -> sqlite3.Cursor:  # type: ignore[override]
             if sql == "COMMIT":
                 self.note()
@@ -112,12 +108,7 @@ def test_what_is_written_is_synced_before_the_call_returns(
             mode = super().execute("PRAGMA journal_mode").fetchone()[0]
             settings.append((mode, super().execute("PRAGMA synchronous").fetchone()[0]))
 
-    real = sqlite3.connect
-    monkeypatch.setattr(
-        ledger_file.sqlite3,
-        "connect",
-        lambda *args, **options: real(*args, **options, factory=Watched),
-    )
+    monkeypatch.setattr(ledger_file, "SQLiteConnection", Watched)
     act()
     assert settings
     assert set(settings) == {("delete", EXTRA)}

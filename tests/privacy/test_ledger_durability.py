@@ -16,12 +16,7 @@ import numpy as np
 import pytest
 
 from gapgnn.privacy.ledger import Ledger, People
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger.init(tmp_path / "ledger.sqlite")
-
+from postgres_server import on_a_file
 
 # Every process reads a table of its own: one of the customers, and people nobody has seen before.
 SPENDER = """
@@ -45,24 +40,29 @@ for _ in range(tries):
 """
 
 
-def run_spenders(path: Path, *, processes: int, tries: int) -> list[str]:
+def run_spenders(path: Path | str, *, processes: int, tries: int) -> list[str]:
     """Run processes that all spend at once and return the charges they made."""
     command = [sys.executable, "-c", SPENDER, str(path), str(processes), str(tries)]
     # The output ends when the last of them does.
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
 
 
-def test_eight_processes_on_one_population_never_exceed_its_budget_and_lose_none(
-    ledger: Ledger,
+@pytest.mark.parametrize(
+    ("ledger", "processes", "tries", "granted"),
+    [("file", 8, 20, 100), pytest.param("server", 16, 3, 30, marks=pytest.mark.gate)],
+    indirect=["ledger"],
+)
+def test_processes_on_one_population_never_exceed_its_budget_and_lose_none(
+    ledger: Ledger, processes: int, tries: int, granted: int
 ) -> None:
     customers = People(np.arange(3), "5f" * 32)
     stated = {"level": "edge", "relation": "undirected", "composition": "sum"}
-    ledger.grant("customers", customers, **stated, epsilon=100, delta=1e-4)  # type: ignore[arg-type]
-    made = run_spenders(ledger.path, processes=8, tries=20)
-    assert len(made) == len(set(made)) == 100
+    ledger.grant("customers", customers, **stated, epsilon=granted, delta=1e-4)  # type: ignore[arg-type]
+    made = run_spenders(ledger.path, processes=processes, tries=tries)
+    assert len(made) == len(set(made)) == granted
     assert {entry.id for entry in ledger.entries()} == set(made)
     (row,) = ledger.summary()
-    assert (row.spent_epsilon, row.left_epsilon, row.charges) == (100.0, 0.0, 100)
+    assert (row.spent_epsilon, row.left_epsilon, row.charges) == (granted, 0.0, granted)
     assert row.people == 3 + len({entry.fingerprint for entry in ledger.entries()})
     assert ledger.problems() == []
 
@@ -172,8 +172,13 @@ def kill(parent: subprocess.Popen[str], child: int) -> None:
         pass
 
 
-def test_kill_at_fifty_random_moments_leaves_no_release_without_its_charge(
-    ledger: Ledger, tmp_path: Path
+@pytest.mark.parametrize(
+    ("ledger", "times"),
+    [("file", 20), pytest.param("server", 8, marks=pytest.mark.gate)],
+    indirect=["ledger"],
+)
+def test_a_kill_at_random_moments_leaves_no_release_without_its_charge(
+    ledger: Ledger, times: int, tmp_path: Path
 ) -> None:
     """Two populations that overlap with each other and with every month's table."""
     folder = tmp_path / "releases"
@@ -182,11 +187,11 @@ def test_kill_at_fifty_random_moments_leaves_no_release_without_its_charge(
     for name, first in (("north", 0), ("south", 20)):
         people = People(np.arange(first, first + 30), name)
         ledger.grant(name, people, **stated, epsilon=1e5, delta=0.5)  # type: ignore[arg-type]
-    for uncharged in kill_at_random_moments(ledger, folder, order="charge-first", times=50):
+    for uncharged in kill_at_random_moments(ledger, folder, order="charge-first", times=times):
         assert uncharged == set()
     assert ledger.problems() == []
     released = len(list(folder.glob("*.release")))
-    assert 50 <= released <= len({entry.id for entry in ledger.entries()})
+    assert times <= released <= len({entry.id for entry in ledger.entries()})
     # A month that names somebody of both is charged to both, or to neither.
     both = {f"{month:064x}" for month in range(0, 29, 7)}
     for charge in ledger.entries():
@@ -195,6 +200,7 @@ def test_kill_at_fifty_random_moments_leaves_no_release_without_its_charge(
         assert row.spent_epsilon == len(ledger.entries(row.population)) == row.charges
 
 
+@on_a_file
 def test_the_kill_test_catches_a_release_that_leaves_before_its_charge(
     ledger: Ledger, tmp_path: Path
 ) -> None:

@@ -140,7 +140,7 @@ def test_at_node_level_a_fit_is_like_the_last_one(ledger: Ledger) -> None:
     with pytest.raises(PrivacyError, match="no charge at node level yet"):
         forecast_fits(ledger, "customers", epsilon=2.0, level="node")
     fit(ledger, STEPS, epsilon=3.0, **node)
-    ledger.look(CUSTOMERS, **node, purpose="attack", reason="a test of ours")
+    ledger.log_access(CUSTOMERS, **node, purpose="attack", reason="a test of ours")
     found = forecast_fits(ledger, "customers", epsilon=2.0, level="node")
     assert (found.hops, found.delta) == (None, 1e-7)
     for _ in range(found.fits):

@@ -19,13 +19,21 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from gapgnn.errors import GapgnnError, PrivacyError
 from gapgnn.privacy.accounting import Gaussian, account
-from gapgnn.privacy.ledger import Charge, Ledger, People
-from gapgnn.privacy.ledger.file import transaction
+from gapgnn.privacy.ledger import Charge, Ledger, People, copy_ledger
 from gapgnn.privacy.ledger.rules import LedgerTransaction
+from gapgnn.privacy.ledger.store import transaction
+from postgres_server import Server
 
 PERSONS = range(7)
 RELATION = {"edge": "undirected", "node": "add-remove"}
@@ -43,7 +51,7 @@ tables = st.sets(st.sampled_from(PERSONS), min_size=1, max_size=3).map(sorted)
 
 @dataclass
 class Copy:
-    """A ledger file, and what was truly done under it."""
+    """One copy of a ledger, and what was truly done under it."""
 
     ledger: Ledger
     # Releases by person and level: how often each noise was used.
@@ -61,13 +69,17 @@ class LedgerMachine(RuleBasedStateMachine):
     def make(self) -> None:
         self.folder = Path(tempfile.mkdtemp())
         self.tables = 0
-        self.copies = [Copy(Ledger.init(self.folder / "0.sqlite"))]
+        self.copies = [Copy(Ledger.init(self.place()))]
         self.grant(0, "customers", [0, 1], "edge", 4, "gaussian")
         self.grant(0, "staff", [2], "edge", 8, "sum")
 
     def teardown(self) -> None:
         if hasattr(self, "folder"):
             shutil.rmtree(self.folder)
+
+    def place(self) -> Path | str:
+        """Return a place where no ledger is."""
+        return Path(tempfile.mkdtemp(dir=self.folder)) / "ledger.sqlite"
 
     def people(self, ids: list[int], as_text: bool) -> People:
         """Return a table that nobody has seen before."""
@@ -152,9 +164,9 @@ class LedgerMachine(RuleBasedStateMachine):
         child = os.fork()
         if child == 0:
             # The process is gone at the moment when everything is written and nothing committed.
-            from gapgnn.privacy.ledger import file
+            from gapgnn.privacy.ledger import chain
 
-            file._close_books = lambda connection: os._exit(0)  # type: ignore[assignment]
+            chain.seal_transaction = lambda db, sign: os._exit(0)  # type: ignore[assignment]
             try:
                 self.spend(copy, ids, level, noise, 1)
             finally:
@@ -164,14 +176,14 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.copies) < 3)
     @rule(which=st.integers(0, 9))
-    def copy_the_file(self, which: int) -> None:
+    def copy_the_ledger(self, which: int) -> None:
         """Both go on by themselves; neither knows of what is then charged to the other."""
         copy = self.copy(which)
-        path = self.folder / f"{len(self.copies)}.sqlite"
-        shutil.copy(copy.ledger.path, path)
+        twin = Ledger.init(self.place())
+        copy_ledger(copy.ledger.store, twin.store)
         self.copies.append(
             Copy(
-                Ledger(path),
+                twin,
                 {key: Counter(times) for key, times in copy.read.items()},
                 {name: set(ids) for name, ids in copy.promised.items()},
                 set(copy.released),
@@ -199,7 +211,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def two_handles_for_the_rest_of_a_budget(
         self, ids: list[int], level: str, noise: float
     ) -> None:
-        """Somebody else spends between a look at the budget and the charge."""
+        """Somebody else spends between a reading of the budget and the charge."""
         copy = self.copies[0]
         for _ in range(2):
             handle = Copy(Ledger(copy.ledger.path))
@@ -238,22 +250,20 @@ def check(copy: Copy) -> None:
     entries = copy.ledger.entries()
     assert {entry.id for entry in entries} == set(copy.charges)
     assert copy.released <= {entry.id for entry in entries if entry.completed_at}
-    with transaction(copy.ledger.path, writing=False) as db:
-        books = LedgerTransaction(db, copy.ledger.path)
+    with transaction(copy.ledger.store, writing=False) as db:
+        tx = LedgerTransaction(db)
         for population, name in db.execute("SELECT id, name FROM populations").fetchall():
             members = [
                 person
                 for person in PERSONS
-                if books.members.known(
-                    population, books.hashes(People(np.array([person]), ""))
-                ).any()
+                if tx.members.known(population, tx.hashes(People(np.array([person]), ""))).any()
             ]
             assert copy.promised.get(name, set()) <= set(members)
             for level in RELATION:
-                granted = books.granted(population, level)
+                granted = tx.granted(population, level)
                 if granted is None:
                     continue
-                spends = books.spends(population, level)
+                spends = tx.spends(population, level)
                 assert granted[0].allows(spends)
                 counted = Counter[Fraction]()
                 for spend in spends:
@@ -283,3 +293,29 @@ TestLedger.settings = settings(max_examples=5, stateful_step_count=15, **common)
 @pytest.mark.slow
 class TestLedgerAtLength(LedgerMachine.TestCase):  # type: ignore[misc,valid-type]
     settings = settings(max_examples=150, stateful_step_count=30, **common)  # type: ignore[arg-type]
+
+
+class ServerMachine(LedgerMachine):
+    """The same on a server; every copy is a database."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__()
+        self.server = server
+
+    def place(self) -> str:
+        return self.server.fresh()
+
+
+def test_the_same_holds_on_a_server(postgres: Server) -> None:
+    run_state_machine_as_test(
+        lambda: ServerMachine(postgres),
+        settings=settings(max_examples=2, stateful_step_count=12, **common),  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.slow
+def test_the_same_holds_on_a_server_at_length(postgres: Server) -> None:
+    run_state_machine_as_test(
+        lambda: ServerMachine(postgres),
+        settings=settings(max_examples=60, stateful_step_count=30, **common),  # type: ignore[arg-type]
+    )

@@ -5,24 +5,19 @@ from __future__ import annotations
 import sqlite3
 import warnings
 from datetime import datetime, timedelta, timezone, tzinfo
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-import gapgnn.privacy.ledger.file as ledger_file
+import gapgnn.privacy.ledger.sqlite as ledger_file
 from gapgnn.errors import BudgetExceededError, PrivacyError
 from gapgnn.privacy.ledger import Ledger, LedgerNotice, People
+from postgres_server import on_a_file
 
 TERMS: dict[str, Any] = {"level": "edge", "relation": "undirected"}
 FIT: dict[str, Any] = {**TERMS, "epsilon": 0.1, "delta": 0.0, "events": [], "purpose": "fit"}
 BUDGET: dict[str, Any] = {**TERMS, "epsilon": 4, "delta": 1e-3, "composition": "sum"}
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger.init(tmp_path / "ledger.sqlite")
 
 
 def people(start: int, stop: int, namespace: str = "default") -> People:
@@ -41,6 +36,7 @@ def test_switching_require_grant_off_and_on_is_recorded_in_the_chain(ledger: Led
     assert ledger.problems() == []
 
 
+@on_a_file
 @pytest.mark.parametrize(
     "change",
     ["DELETE FROM notes WHERE seq = 1", "DELETE FROM notes", "UPDATE notes SET about = 'x'"],
@@ -91,6 +87,7 @@ def set_clock(monkeypatch: pytest.MonkeyPatch, moment: datetime) -> None:
     monkeypatch.setattr(ledger_file, "datetime", Clock)
 
 
+@on_a_file
 def test_a_clock_set_back_does_not_open_a_budget_that_has_ended(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +105,7 @@ def test_a_clock_set_back_does_not_open_a_budget_that_has_ended(
     assert len(ledger.entries()) == 1
 
 
+@on_a_file
 def test_time_in_the_chain_never_runs_backwards(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:

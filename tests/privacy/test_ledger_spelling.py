@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gapgnn.errors import BudgetExceededError
+from gapgnn import GAP, random_split, read_tables
+from gapgnn.errors import BudgetExceededError, DataError
+from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.privacy.ledger import Ledger, LedgerNotice, People
 from gapgnn.privacy.ledger.people import hash_ids
 
@@ -99,7 +101,7 @@ def older(tmp_path: Path) -> Ledger:
 
 
 def test_people_of_an_older_ledger_are_found_as_they_were_spelled(older: Ledger) -> None:
-    with pytest.warns(LedgerNotice, match=r"version 4, which normalises ids; .*\.version-3"):
+    with pytest.warns(LedgerNotice, match=r"version 5, which .*; the .*\.version-3"):
         (budget,) = older.budgets_of(people("Ann"))
     assert (budget.population, budget.people, budget.spent_epsilon) == ("customers", 4, 1.0)
     with warnings.catch_warnings():
@@ -130,3 +132,26 @@ def test_once_read_again_people_of_an_older_ledger_are_found_in_any_spelling(
         assert again.budget is not None
         assert (again.population, again.budget.people) == ("customers", 5)
     assert older.problems() == []
+
+
+def test_a_graph_with_one_person_under_two_spellings_is_refused_before_the_charge(tmp_path):
+    """A budget would count that person once, and each of the two nodes has the whole promise."""
+    ledger = Ledger.init(tmp_path / "ledger.sqlite")
+    graph = random_split(social_graph(num_nodes=60, mean_degree=6), seed=0)
+    names = np.array([f"p{number:03d}" for number in range(60)])
+    names[41] = "P007"
+    model = GAP(level="edge", epsilon=1.0, epochs=2, ledger=ledger.path)
+    with pytest.raises(DataError, match="Got 'p007' and 'P007', which are one person"):
+        model.fit(graph._replace(ids=names))
+    assert ledger.entries() == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("ann", "Ann"), ("007", "7"), ("Zo\u00eb", "Zoe\u0308")]
+)
+def test_two_rows_of_one_person_are_refused_with_their_numbers(tmp_path, one, other):
+    nodes, edges = tmp_path / "people.csv", tmp_path / "friends.csv"
+    nodes.write_text(f"id,age,team\nbob,3,a\n{one},4,b\ncid,5,a\n{other},6,b\n", encoding="utf-8")
+    edges.write_text(f"from,to\nbob,{one}\ncid,{other}\n", encoding="utf-8")
+    with pytest.raises(DataError, match=f"Got '{one}' in row 2 and '{other}' in row 4, which are"):
+        read_tables(edges=edges, nodes=nodes, label="team")

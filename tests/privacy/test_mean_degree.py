@@ -22,7 +22,7 @@ DEGREES = st.one_of(st.integers(0, 40), st.sampled_from([1022, 1023, 1024, 10**6
 
 
 class Seeing:
-    """Keeps the last release, and answers with what it is told to."""
+    """Keeps the last release, and answers with what it is given."""
 
     def __init__(self, answer: float | None = None) -> None:
         self.answer = answer

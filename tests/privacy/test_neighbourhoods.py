@@ -21,7 +21,7 @@ from gapgnn.privacy.accounting.pld import _discretise
 from gapgnn.privacy.dpsgd import PrivateStep, ghost
 from gapgnn.privacy.dpsgd.flat import FlatParameters, FlatSGD
 from gapgnn.privacy.dpsgd.ghost import record_linears
-from gapgnn.privacy.dpsgd.shared_nodes import SharedParts
+from gapgnn.privacy.dpsgd.shared_nodes import Members, SharedLayer, SharedParts
 from gapgnn.privacy.dpsgd.subgraphs import neighbourhood_event, original_epsilon
 from gapgnn.privacy.mechanisms.noise import NoiseSource
 from gapgnn.rng import NoiseKey
@@ -115,8 +115,8 @@ def test_one_record_moves_a_clipped_batch_by_at_most_two_clips_per_neighbour_and
     after = clipped_sum(without, others, max_degree, model) if others else torch.zeros_like(before)
     moved = float(torch.linalg.vector_norm(before - after))
     _, lists = examples_of(with_record, max_degree)
-    own_list = lists.indices[lists.indptr[gone] : lists.indptr[gone + 1]]
-    touched = len(set(own_list.tolist()) & set(others))
+    own_neighbours = lists.indices[lists.indptr[gone] : lists.indptr[gone + 1]]
+    touched = len(set(own_neighbours.tolist()) & set(others))
     assert touched <= max_degree
     assert moved <= CLIP * (2 * touched + (gone in batch)) + 1e-6
     assert moved <= CLIP * (2 * max_degree + 1) + 1e-6
@@ -156,24 +156,24 @@ def test_clipping_each_row_of_the_subgraph_would_be_noticed(monkeypatch):
     assert float(torch.linalg.vector_norm(total)) > CLIP
 
 
-@pytest.mark.parametrize("kind", ["dense", "sparse", "one-hot", "one-hot and alike"])
-def test_the_norm_of_an_example_is_that_of_its_gradient(kind):
+@pytest.mark.parametrize("variant", ["dense", "sparse", "one-hot", "one-hot and alike"])
+def test_the_norm_of_an_example_is_that_of_its_gradient(variant):
     import scipy.sparse as sp
 
     arcs = [(1, 0), (2, 0), (3, 0), (0, 1), (2, 1), (4, 3)]
     plain_graph = people(5, arcs)
-    if kind.startswith("one-hot"):
+    if variant.startswith("one-hot"):
         rng = np.random.default_rng(0)
         features = (rng.random((5, WIDTH)) < 0.5).astype(np.float32)
-        if kind.endswith("alike"):
+        if variant.endswith("alike"):
             features[[2, 4]] = features[1]
         plain_graph = plain_graph._replace(features=features)
     graph = plain_graph
-    if kind != "dense":
+    if variant != "dense":
         graph = graph._replace(features=sp.csr_array(np.asarray(graph.features)))
     inputs, _ = examples_of(graph, 5)
     plain_inputs, _ = examples_of(plain_graph, 5)
-    assert (inputs._num_rows < 5) == kind.endswith("alike")
+    assert (inputs._num_rows < 5) == variant.endswith("alike")
     model = network()
     labels = torch.tensor(graph.labels)
     with record_linears() as tape:
@@ -271,3 +271,20 @@ def test_gradients_that_turn_around_cost_no_more_than_the_mixture(std, rate, ste
         loss = library.PrivacyLossDistribution(_discretise(side, 1e-3, math.log(1e-10 / steps)))
         composed = loss.self_compose(steps, tail_mass_truncation=1e-10)
         assert composed.get_epsilon_for_delta(1e-5) <= claimed
+
+
+def test_a_norm_is_never_below_that_of_the_clipped_sum_where_parts_cancel():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        half = rng.normal(size=12) * 2.0**20
+        inputs = np.float32(np.concatenate([half, -half, rng.normal(size=3)]))
+        nodes = torch.from_numpy(rng.permutation(inputs)).view(1, -1, 1)
+        count = nodes.shape[1]
+        layer = SharedLayer(nodes, torch.ones(1, count, 1), torch.ones(1, 1, 1), None)
+        members = Members.of(torch.tensor([0]), torch.arange(1, count), torch.tensor([count - 1]))
+        parts = SharedParts([layer], torch.ones(1, count, 1), [members])
+        delta = torch.ones(1, 1, 2)
+        norm = float(parts.squared_norms(delta).sqrt())
+        whole = torch.ones(1, 1, dtype=torch.float64)
+        (total,) = parts.clipped_sums(delta, whole, masked=False, exact=True).values()
+        assert float(torch.linalg.vector_norm(total.double())) <= norm

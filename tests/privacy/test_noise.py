@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import os
 
 import mpmath
 import numpy as np
@@ -119,7 +120,7 @@ def test_a_planted_scale_bug_is_seen(bug, monkeypatch):
     monkeypatch.setattr(
         noise_module,
         "_draw_on_grid",
-        lambda secret, kind, first, shape, scale: honest(secret, kind, first, shape, bug(scale)),
+        lambda secret, case, first, shape, scale: honest(secret, case, first, shape, bug(scale)),
     )
     assert wrong_gaussian(draw(0, "hop", 1), STD)
 
@@ -133,18 +134,18 @@ def test_two_hops_and_two_replicas_have_independent_noise():
 
 def test_planted_shared_noise_is_seen(monkeypatch):
     with monkeypatch.context() as planted:
-        planted.setattr(NoiseSource, "_secret", lambda self, kind, columns, path: b"x" * 32)
+        planted.setattr(NoiseSource, "_secret", lambda self, case, columns, path: b"x" * 32)
         assert share_noise(draw(0, "hop", 1), draw(0, "hop", 2), STD), "same noise for two hops"
     with monkeypatch.context() as planted:
         planted.setattr(NoiseKey, "insecure", classmethod(lambda cls, seed: cls(b"x" * 32)))
         assert share_noise(draw(0, "hop", 1), draw(1, "hop", 1), STD), "same noise for two replicas"
 
 
-@pytest.mark.parametrize("kind", ["gaussian", "laplace"])
-def test_safe_noise_is_float64_on_the_grid_and_never_minus_zero(kind):
+@pytest.mark.parametrize("case", ["gaussian", "laplace"])
+def test_safe_noise_is_float64_on_the_grid_and_never_minus_zero(case):
     source = NoiseSource(NoiseKey.insecure(1))
     # Minus zero stays what it is only if minus zero is added to it.
-    values = getattr(source, f"add_{kind}")(-torch.zeros(1 << 18), MIN_SCALE, "x")
+    values = getattr(source, f"add_{case}")(-torch.zeros(1 << 18), MIN_SCALE, "x")
     assert values.dtype == torch.float64
     steps = values / GRID
     assert torch.equal(steps, steps.round())
@@ -212,7 +213,7 @@ def test_a_shorter_draw_is_a_prefix_and_another_width_shares_nothing():
     assert not share_noise(other.numpy(), long.ravel().numpy(), 1.0)
 
 
-def test_different_paths_keys_and_kinds_draw_different_noise():
+def test_different_paths_keys_and_sorts_draw_different_noise():
     source = NoiseSource(NoiseKey.insecure(7))
     draws = [
         source.gaussian((8,), 1.0, "hop", 1),
@@ -296,6 +297,21 @@ def test_odd_shapes():
 def test_an_unknown_construction_is_refused():
     with pytest.raises(InputError, match="`noise` must be one of safe, fast"):
         NoiseSource(NoiseKey.insecure(0), noise="saef")
+
+
+def test_a_key_is_32_bytes_of_the_operating_system(monkeypatch):
+    asked = []
+
+    def entropy(count):
+        asked.append(count)
+        return bytes(range(len(asked), len(asked) + count))
+
+    assert len({NoiseKey.fresh().secret for _ in range(300)}) == 300
+    monkeypatch.setattr(os, "urandom", entropy)
+    keys = [NoiseKey.fresh() for _ in range(2)]
+    assert [key.secret for key in keys] == [bytes(range(1, 33)), bytes(range(2, 34))]
+    assert asked == [32, 32]
+    assert not any(key.is_insecure for key in keys)
 
 
 def test_the_key_is_not_shown():
@@ -443,3 +459,13 @@ def test_what_is_not_finite_is_refused_and_a_sum_that_overflows_is_not_taken_for
     large = torch.full((2,), 3e38)
     assert torch.isinf(large.sum())
     assert torch.isfinite(noise_module.on_grid(large)).all()
+
+
+@pytest.mark.parametrize("add", ["add_gaussian", "add_laplace"])
+def test_values_off_the_grid_are_rounded_to_it_before_noise_is_added(add):
+    values = (1000 * torch.arange(-50, 51, dtype=torch.float64) + 1 / 3) * GRID
+    source = NoiseSource(NoiseKey.insecure(4))
+    released = getattr(source, add)(values, 1.0, "a")
+    steps = released / GRID
+    assert bool((steps == steps.round()).all())
+    assert bool((getattr(source, add)(values + GRID / 8, 1.0, "a") == released).all())

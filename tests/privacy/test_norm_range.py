@@ -23,7 +23,7 @@ LARGEST = float(np.finfo(np.float32).max)
 exponents = st.integers(-45, 38)
 layers = st.lists(st.tuples(exponents, exponents), min_size=1, max_size=3)
 clips = st.integers(-8, 4).map(lambda power: 10.0**power)
-KINDS = ("dense", "shared", "sparse", "parts", "nodes", "sparse nodes")
+CASES = ("dense", "shared", "sparse", "parts", "nodes", "sparse nodes")
 
 
 def spread(rng: np.random.Generator, power: int, *shape: int) -> Tensor:
@@ -34,23 +34,23 @@ def spread(rng: np.random.Generator, power: int, *shape: int) -> Tensor:
 
 
 def one_layer(
-    kind: str, rng: np.random.Generator, powers: tuple[int, int], has_bias: bool
+    case: str, rng: np.random.Generator, powers: tuple[int, int], has_bias: bool
 ) -> tuple[Record, Tensor, Tensor]:
     """Return one layer's record of one example, its outputs' gradient, and the true gradient."""
     inner, outer = powers
     weight, bias = torch.zeros(1, WIDTH, OUT), torch.zeros(1, 1, OUT) if has_bias else None
-    if kind in ("nodes", "sparse nodes"):
-        return of_nodes(kind, spread(rng, inner, 3, WIDTH), spread(rng, outer, 1, 1, 2 * OUT), bias)
-    parts = PARTS if kind == "parts" else 1
+    if case in ("nodes", "sparse nodes"):
+        return of_nodes(case, spread(rng, inner, 3, WIDTH), spread(rng, outer, 1, 1, 2 * OUT), bias)
+    parts = PARTS if case == "parts" else 1
     inputs, delta = spread(rng, inner, parts, WIDTH), spread(rng, outer, parts, OUT)
     given_rows: object = inputs.view(1, 1, -1)
-    if kind == "parts":
+    if case == "parts":
         given_rows, shape = inputs.view(1, 1, PARTS, WIDTH), (1, 1, PARTS, OUT)
     else:
         shape = (1, 1, OUT)
-    if kind == "shared":
+    if case == "shared":
         given_rows = inputs
-    if kind == "sparse":
+    if case == "sparse":
         table = SparseRows.from_scipy(sp.csr_array(inputs.numpy()))
         given_rows = table.select(torch.tensor([[0]]))
     tape = Tape()
@@ -59,11 +59,11 @@ def one_layer(
 
 
 def of_nodes(
-    kind: str, inputs: Tensor, delta: Tensor, bias: Tensor | None
+    case: str, inputs: Tensor, delta: Tensor, bias: Tensor | None
 ) -> tuple[Record, Tensor, Tensor]:
     """As :func:`one_layer`, for a node and its two in-neighbours."""
     rows: object = inputs.unsqueeze(0)
-    if kind == "sparse nodes":
+    if case == "sparse nodes":
         table = SparseRows.from_scipy(sp.csr_array(inputs.numpy()))
         rows = table.select(torch.arange(len(inputs)).unsqueeze(0))
     count = len(inputs)
@@ -108,7 +108,7 @@ SIZES = {
 
 
 def check_sizes(
-    kind: str,
+    case: str,
     powers: list[tuple[int, int]],
     clip: float,
     has_bias: bool,
@@ -118,7 +118,7 @@ def check_sizes(
     rng = np.random.default_rng(seed)
     tape, deltas, gradients = Tape(), [], []
     for pair in powers:
-        record, delta, gradient = one_layer(kind, rng, pair, has_bias)
+        record, delta, gradient = one_layer(case, rng, pair, has_bias)
         tape.add(record)
         deltas.append(delta)
         gradients.append(gradient)
@@ -126,29 +126,29 @@ def check_sizes(
     found = float(squared_norms(tape, deltas).sqrt())
     # Left out if it is not finite. One part: exact to float64's rounding; several: never below.
     assert not found < true * (1 - 1e-9)
-    if kind in ("dense", "shared", "sparse"):
+    if case in ("dense", "shared", "sparse"):
         assert found <= true * (1 + 1e-9)
     # Fast sums round each product in float32.
     assert contribution(tape, deltas, clip, exact=exact) <= (1 if exact else 1 + 1e-4)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", CASES)
 @settings(max_examples=40, deadline=None)
 @given(**SIZES)
 def test_no_size_of_inputs_gradients_or_clip_lifts_an_example_over_its_clip(
-    kind: str, **sizes: Any
+    case: str, **sizes: Any
 ) -> None:
-    check_sizes(kind, **sizes)
+    check_sizes(case, **sizes)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", CASES)
 @settings(max_examples=150, deadline=None)
 @given(**SIZES)
 def test_many_sizes_of_inputs_gradients_or_clip_lift_no_example_over_its_clip(
-    kind: str, **sizes: Any
+    case: str, **sizes: Any
 ) -> None:
-    check_sizes(kind, **sizes)
+    check_sizes(case, **sizes)
 
 
 def test_an_example_of_tiny_gradients_and_huge_inputs_moves_the_sum_by_one_clip() -> None:
@@ -182,6 +182,6 @@ def test_parts_of_shared_nodes_that_nearly_cancel_never_hide_a_gradient(
         rows = np.concatenate([0 * large, large, small - large]).astype(np.float32)
         own, others = np.zeros(OUT), rng.normal(size=OUT) * 10.0**power
         delta = torch.from_numpy(np.concatenate([own, others]).astype(np.float32)).view(1, 1, -1)
-        kind = "sparse nodes" if is_sparse else "nodes"
-        record, delta, gradient = of_nodes(kind, torch.from_numpy(rows), delta, None)
+        case = "sparse nodes" if is_sparse else "nodes"
+        record, delta, gradient = of_nodes(case, torch.from_numpy(rows), delta, None)
         assert float(record.squared_norms(delta).sqrt()) >= float(gradient.norm())

@@ -19,6 +19,7 @@ import pytest
 import torch
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
+from relationcases import classes
 from torch import Tensor
 
 from gapgnn.errors import InputError, PrivacyError
@@ -30,7 +31,6 @@ from gapgnn.privacy import (
     Directed,
     KArcs,
     KEdges,
-    Links,
     Neighbors,
     Operator,
     OutDegreeNormalized,
@@ -50,8 +50,8 @@ SIZE, WIDTH = 7, 2
 STEP = 64
 ONE, OTHER, ZERO = (STEP, 0), (0, STEP), (0, 0)
 SLACK = 1e-9
-# Of each operator. An operator that forgets something is found in as many.
-EXAMPLES = 250
+# Of each operator, and those in which an operator that forgets something is found.
+EXAMPLES, UNTIL_FOUND = 120, 250
 KEY = NoiseKey.insecure(7)
 CPU = torch.device("cpu")
 
@@ -62,6 +62,8 @@ EDGE_OPERATORS: dict[str, Callable[[Graph], Operator]] = {
     "neighbours": Neighbors,
     "symmetrised": Symmetrized,
 }
+# Those that a union of edge types is defined for.
+UNITED = ("neighbours", "symmetrised")
 NODE_OPERATORS: dict[str, Callable[[Graph], Operator]] = {
     **{
         f"out-degree at most {degree}": partial(DegreeBounded, max_degree=degree, key=KEY)
@@ -162,7 +164,7 @@ def shares(
         make: another operator for one edge type.
         unite: another union.
     """
-    has_union = isinstance(world.relation, Links) and len(world.first.types) > 1 and make is None
+    has_union = world.operator in UNITED and len(world.first.types) > 1 and make is None
     make = make or OPERATORS[world.operator]
     kept = [row for row in range(SIZE) if world.covers_own_row or row != world.person]
     sums, stated = [], []
@@ -247,7 +249,7 @@ def edge_worlds(draw, operator: str | None = None):
 
 @st.composite
 def node_worlds(draw, operator: str | None = None):
-    """Two graphs that differ in one person's record: row, and the out-list of every edge type."""
+    """Two graphs that differ in one person's record: row, and adjacency lists of all edge types."""
     relation = draw(st.sampled_from(NODE_RELATIONS))
     operator = operator or draw(st.sampled_from([*NODE_OPERATORS]))
     types, person, weighted = draw(st.integers(1, 3)), draw(nodes), draw(st.booleans())
@@ -425,7 +427,7 @@ class TestNeighbours:
 
 
 def weights_of(operator: Operator) -> Tensor:
-    """Return the matrix of an operator, row = who sends: what everybody sends is told apart."""
+    """Return the matrix of an operator, row = who sends: what everybody sends is distinct."""
     return operator.sums(torch.eye(operator.graph.num_nodes)).T
 
 
@@ -463,7 +465,7 @@ class TestSums:
     def test_of_every_backend_are_those_of_the_operator(self, world):
         for graph, rows, _ in world.graphs():
             types = [OPERATORS[world.operator](one) for one in graph.edge_types]
-            unions = [UnionOfTypes(types)] if world.operator in EDGE_OPERATORS else []
+            unions = [UnionOfTypes(types)] if world.operator in UNITED else []
             for operator in (*types, *unions):
                 wanted, messages = operator.sums(rows), operator.messages
                 assert torch.equal(hop(operator, rows, world.relation), wanted)
@@ -483,7 +485,7 @@ class TestSums:
         stored = [
             OPERATORS[world.operator](one) for one in open_store(tmp_path / "store").edge_types
         ]
-        if world.operator in EDGE_OPERATORS:
+        if world.operator in UNITED:
             types, stored = ([*made, UnionOfTypes(made)] for made in (types, stored))
         for here, there in zip(types, stored, strict=True):
             assert torch.equal(hop(there, rows, world.relation), here.sums(rows))
@@ -497,7 +499,7 @@ def hop(operator: Operator, rows: Tensor, relation: Relation) -> Tensor:
 # Operators that forget something, and where it shows.
 
 
-class LoopsAlongBothWays(Symmetrized):
+class SymmetrisedLoops(Symmetrized):
     """A self-loop moves one row by two messages."""
 
     def sums(self, rows):
@@ -561,7 +563,7 @@ class UnionAsOneType(UnionOfTypes):
 
 
 FORGETFUL = {
-    "self-loops of symmetrised messages": ("symmetrised", LoopsAlongBothWays),
+    "self-loops of symmetrised messages": ("symmetrised", SymmetrisedLoops),
     "a self-loop beside oneself": ("degree-normalised, to oneself", LoopBesideOneself),
     "oneself in the length": ("degree-normalised, to oneself", LengthWithoutOneself),
     "lists of others in the length": ("degree-normalised", DividedByBoth),
@@ -572,7 +574,7 @@ FORGETFUL = {
 }
 
 
-SEARCH = settings(max_examples=EXAMPLES, derandomize=True, phases=[Phase.generate])
+SEARCH = settings(max_examples=UNTIL_FOUND, derandomize=True, phases=[Phase.generate])
 
 
 @pytest.mark.parametrize("what", FORGETFUL)
@@ -592,6 +594,11 @@ def test_every_operator_of_the_package_is_drawn():
     known = {one for one in vars(operators).values() if hasattr(one, "sensitivity")}
     graph = Graph.from_arcs([0], [1], num_nodes=2, features=np.eye(2), directed=True)
     assert known - {Operator, UnionOfTypes} == {type(make(graph)) for make in OPERATORS.values()}
+
+
+def test_every_relation_of_the_package_is_drawn():
+    drawn = {type(one) for one in (*EDGE_RELATIONS, *NODE_RELATIONS)}
+    assert drawn == {one for one in classes() if one.level != "none"}
 
 
 @pytest.mark.parametrize("name", OPERATORS)

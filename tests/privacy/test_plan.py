@@ -19,9 +19,11 @@ from gapgnn import (
     ProGAP,
     random_split,
 )
-from gapgnn.errors import PrivacyError
+from gapgnn.errors import InputError, PrivacyError
 from gapgnn.graph import Graph
 from gapgnn.graph.datasets.synthetic import social_graph
+from gapgnn.privacy import Guarantee, parse_relation
+from gapgnn.privacy.guarantee import EntityCounts
 from gapgnn.privacy.plan import Plan, PublicFacts
 
 MODELS = [
@@ -126,13 +128,15 @@ def test_at_node_level_a_plan_holds_no_exact_count_of_people_or_edges(graph):
 @pytest.mark.parametrize("num_types", [1, 2, 3])
 @pytest.mark.parametrize("relation", ["undirected", "3-edges", "directed", "3-arcs"])
 @pytest.mark.parametrize("protected", ["any", "each"])
-@pytest.mark.parametrize("kind", [GAP, ProGAP, LabelGAP])
+@pytest.mark.parametrize("method_class", [GAP, ProGAP, LabelGAP])
 def test_a_hop_is_charged_for_every_sum_that_one_change_can_move(
-    graph, kind, protected, relation, num_types
+    graph, method_class, protected, relation, num_types
 ):
     types = tuple(f"type {number}" for number in range(num_types)) if num_types > 1 else ()
     facts = dataclasses.replace(PublicFacts.of(graph, level="edge"), edge_types=types)
-    plan = kind(epsilon=4.0, relation=relation, edge_types=protected, delta=1e-5).plan(facts)
+    plan = method_class(epsilon=4.0, relation=relation, edge_types=protected, delta=1e-5).plan(
+        facts
+    )
     hops = plan.hops["aggregation"]
     (event,) = plan.template
     # The joint bounds that are proved and tested for operators: every type's sum under `each`;
@@ -159,3 +163,25 @@ def _numbers(value):
             yield from _numbers(one)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield value
+
+
+def test_at_node_level_no_rate_of_a_class_is_counted(graph):
+    assert PublicFacts.of(graph, level="edge").rates is not None
+    facts = PublicFacts.of(graph, level="node")
+    assert (facts.counted_rates, facts.rates, facts.num_nodes) == (None, None, 0)
+    two = graph._replace(labels=graph.labels % 2, label_names=("a", "b"))
+    with pytest.raises(InputError, match="declared rates"):
+        MLP(level="node", threshold="prior").plan_for(two)
+
+
+@pytest.mark.parametrize("is_directed", [False, True])
+def test_an_automatic_delta_counts_what_its_relation_protects(is_directed):
+    """On a symmetric graph each edge is two arcs, each an entity where arcs are protected."""
+    counts = EntityCounts(num_nodes=99, num_edges=600, num_arcs=1200, is_directed=is_directed)
+    wanted = {"add-remove": 1e-3, "replace": 1e-3, "undirected": 1e-4, "3-edges": 1e-4}
+    wanted |= {"directed": 1e-5, "3-arcs": 1e-5}
+    found = {
+        name: Guarantee.unpriced(counts, relation=parse_relation(name), delta="auto").delta
+        for name in wanted
+    }
+    assert found == wanted

@@ -1,6 +1,8 @@
 import pytest
 
 from gapgnn.errors import InputError
+from gapgnn.privacy.card.texts import relation_warnings
+from gapgnn.privacy.guarantee import EntityCounts
 from gapgnn.privacy.operators import DegreeBounded
 from gapgnn.privacy.relations import (
     AddRemove,
@@ -12,9 +14,7 @@ from gapgnn.privacy.relations import (
     Unprotected,
     aggregation_ratio,
     auto_delta,
-    describe_relation,
     parse_relation,
-    protected_entities,
     resolve_relation,
     strictest,
 )
@@ -31,7 +31,7 @@ from gapgnn.privacy.relations import (
     ],
 )
 def test_auto_never_picks_the_weaker_promise(level, is_directed, expected):
-    assert resolve_relation(level, "auto", is_directed=is_directed) == expected
+    assert str(resolve_relation(level, "auto", is_directed=is_directed)) == expected
 
 
 @pytest.mark.parametrize("is_directed", [True, False])
@@ -45,7 +45,7 @@ def test_auto_never_picks_the_weaker_promise(level, is_directed, expected):
     ],
 )
 def test_a_named_relation_is_kept(level, relation, is_directed):
-    assert resolve_relation(level, relation, is_directed=is_directed) == relation
+    assert str(resolve_relation(level, relation, is_directed=is_directed)) == relation
 
 
 @pytest.mark.parametrize(
@@ -115,13 +115,13 @@ def test_under_replace_a_contribution_is_half_the_sensitivity():
 
 
 def test_directed_on_a_symmetric_graph_is_allowed_but_never_silent():
-    described = describe_relation("edge", "directed", is_directed=False)
-    assert "one arc" in described.sentence
-    assert described.warning is not None
-    assert "the real epsilon is larger" in described.warning
-    assert describe_relation("edge", "directed", is_directed=True).warning is None
-    assert describe_relation("edge", "auto", is_directed=False).warning is None
-    assert describe_relation("node", "auto", is_directed=False).relation == "add-remove"
+    assert "one arc" in Directed().sentence
+    arc, edge = ({"is_symmetric": is_symmetric} for is_symmetric in (True, False))
+    (warning,) = relation_warnings(Directed(), **arc, undirected_epsilon=5.887)
+    assert warning.endswith("under undirected, is 5.89.")
+    assert relation_warnings(Directed(), **edge, undirected_epsilon=5.887) == []
+    for relation in (Undirected(), KEdges(5), AddRemove(), Replace(), Unprotected()):
+        assert relation_warnings(relation, **arc, undirected_epsilon=None) == []
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_auto_delta_is_the_largest_power_of_ten_that_is_at_most_a_tenth_of_one_o
 
 
 def test_entities_are_what_the_level_protects():
-    assert protected_entities("edge", 10, 99) == 99
-    assert protected_entities("node", 10, 99) == 10
-    with pytest.raises(InputError):
-        protected_entities("none", 10, 99)
+    counts = EntityCounts(num_nodes=10, num_edges=99, num_arcs=198, is_directed=False)
+    assert counts.protected(Undirected()) == counts.protected(KEdges(5)) == 99
+    assert counts.protected(Directed()) == counts.protected(KArcs(5)) == 198
+    assert counts.protected(AddRemove()) == counts.protected(Replace()) == 10

@@ -9,7 +9,7 @@ from hopcases import graph_of, unit_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gapgnn.graph.degree import OutLists
+from gapgnn.graph.degree import BoundedAdjacency
 from gapgnn.privacy import AddRemove, DegreeBounded, Directed, Neighbors, Replace, parse_relation
 from gapgnn.privacy.mechanisms import backends, hop_mechanisms
 from gapgnn.rng import NoiseKey
@@ -35,10 +35,10 @@ def refilling(graph, max_degree, key):
     """Sample from the entries that still have a record, so that whoever left is replaced."""
     rng = np.random.default_rng(key.seed("refilling"))
     lists = [
-        np.sort(rng.permutation(graph.out_list(u).copy())[:max_degree])
+        np.sort(rng.permutation(graph.out_neighbours(u).copy())[:max_degree])
         for u in range(graph.num_nodes)
     ]
-    return OutLists(np.cumsum([0, *map(len, lists)]), np.concatenate(lists))
+    return BoundedAdjacency(np.cumsum([0, *map(len, lists)]), np.concatenate(lists))
 
 
 @st.composite

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 import torch
 
-from gapgnn import GAP, LabelGAP, Ledger, NodeLabelGAP, random_split
+from gapgnn import GAP, LabelGAP, Ledger, NeighborVote, NodeLabelGAP, random_split
 from gapgnn.errors import BudgetExceededError, PrivacyError
 from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.privacy.card import ReleaseFacts
@@ -51,6 +52,22 @@ def test_nothing_is_released_before_it_is_charged(graph, ledger, rows):
         session.release(HOPS, rows)
     with pytest.raises(PrivacyError, match="must be open"):
         session.release(HOPS, rows)
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_the_price_that_is_announced_is_that_of_every_repeat(graph, ledger, repeats):
+    terms = {"level": "edge", "relation": "undirected", "delta": 1e-5}
+    ledger.grant("people", People.of(graph), **terms, epsilon=9.0, composition="sum")
+    plan, said = GAP(epsilon=2.0, delta=1e-6).plan_for(graph), []
+    settings = SessionOptions([NoiseKey.fresh() for _ in range(repeats)], ledger=ledger.path)
+    PrivateSession(plan, graph, settings, announce=said.append).open()
+    (text,) = said
+    times = "" if repeats == 1 else "3 times "
+    assert f"training gap is charged {times}epsilon 2.00" in text
+    left = 9.0 - repeats * plan.promise.epsilon
+    assert "people has epsilon 9 of 9 left" in text
+    assert f"after this, epsilon {math.floor(1e4 * left) / 1e4:g}" in text
+    assert ledger.budgets_of(People.of(graph))[0].left_epsilon == pytest.approx(left)
 
 
 def test_a_budget_that_cannot_pay_opens_no_session(graph, ledger, rows):
@@ -97,6 +114,35 @@ def test_hops_that_their_event_does_not_pay_for_are_refused_before_the_charge(gr
     with pytest.raises(PrivacyError, match="must be paid for"):
         session_of(graph, ledger, dataclasses.replace(plan, hops=more)).open()
     assert ledger.entries() == []
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_hops_of_every_option_must_be_paid_for(graph, ledger, number):
+    plan = NodeLabelGAP(epsilon=8.0).plan_for(graph)
+    options = list(plan.options)
+    hops = dict(options[number].hops)
+    name = next(iter(hops))
+    hops[name] = dataclasses.replace(hops[name], count=2)
+    options[number] = dataclasses.replace(options[number], hops=hops)
+    with pytest.raises(PrivacyError, match="must be paid for"):
+        session_of(graph, ledger, dataclasses.replace(plan, options=tuple(options))).open()
+    assert ledger.entries() == []
+
+
+def test_a_step_of_another_mechanism_is_drawn_once(graph, ledger):
+    drawn = []
+
+    def run():
+        drawn.append(1)
+        return {"labels": torch.zeros(1)}
+
+    plan = NeighborVote(level="node", epsilon=2.0).plan_for(graph)
+    with session_of(graph, ledger, plan) as session:
+        for name in ("labels-0", "labels-1"):
+            session.draw(name, run, events=("labels",))
+        with pytest.raises(PrivacyError, match="Got 'labels-0' again"):
+            session.draw("labels-0", run, events=("labels",))
+    assert len(drawn) == 2
 
 
 def test_rows_that_are_too_long_for_the_noise_are_refused(graph, ledger, rows):

@@ -26,8 +26,6 @@ from gapgnn.privacy import (
     Replace,
     Symmetrized,
     Undirected,
-    check_relation,
-    describe_relation,
     edge_types_growth,
     parse_relation,
     resolve_relation,
@@ -126,7 +124,7 @@ def test_k_arcs_of_one_person_never_move_a_hop_further_than_stated(drawn, rows, 
 
 @settings(deadline=None)
 @given(drawn=neighbours(arcs=False), rows=rows_drawn)
-def test_k_pairs_of_arcs_both_ways_never_move_a_hop_further_than_stated(drawn, rows):
+def test_k_pairs_of_opposite_arcs_never_move_a_hop_further_than_stated(drawn, rows):
     k, first, second = drawn
     sums = [
         released(graph_of(both_arcs(ends), directed=True), rows, f"{k}-edges", symmetrised=True)
@@ -177,17 +175,17 @@ def test_amounts_between_their_bounds_move_no_more(k, weights, rows):
 
 @settings(deadline=None)
 @given(
-    kinds=st.lists(st.sets(st.integers(1, SIZE - 1)), min_size=1, max_size=3),
+    types=st.lists(st.sets(st.integers(1, SIZE - 1)), min_size=1, max_size=3),
     rows=rows_drawn,
 )
-def test_links_of_several_kinds_together_move_no_more_than_as_many_of_one(kinds, rows):
-    """What `any` charges: one event of k links, whichever kinds they are of, and a total two."""
-    k = max(1, sum(map(len, kinds)))
+def test_links_of_several_types_together_move_no_more_than_as_many_of_one(types, rows):
+    """What `any` charges: one event of k links, whichever types they are of, and a total two."""
+    k = max(1, sum(map(len, types)))
     moved = []
     for there in (True, False):
         graphs = {
-            f"kind {place}": graph_of([(0, o) for o in others] * there, directed=False)
-            for place, others in enumerate(kinds)
+            f"type {place}": graph_of([(0, o) for o in others] * there, directed=False)
+            for place, others in enumerate(types)
         }
         mechanisms = hop_mechanisms(
             join_edge_types(graphs),
@@ -200,16 +198,16 @@ def test_links_of_several_kinds_together_move_no_more_than_as_many_of_one(kinds,
         hops = [one.hop(rows, n + 1, normalise=False) for n, one in enumerate(mechanisms)]
         moved.append(torch.stack(hops).double())
     squares = (moved[0] - moved[1]).square().sum(dim=(1, 2))
-    assert float(squares[: len(kinds)].sum()) <= k * k + k + 1e-4
+    assert float(squares[: len(types)].sum()) <= k * k + k + 1e-4
     assert float(squares.sum()) <= 2 * (k * k + k) + 1e-4
 
 
 def squared_shifts(first, second, rows, relation, **options):
-    """Return how far two graphs of several kinds are apart in every sum, in units of its noise."""
+    """Return how far two graphs of several types are apart in every sum, in units of its noise."""
     released, noise = [], []
-    for kinds in (first, second):
+    for types in (first, second):
         graphs = {
-            f"kind {place}": graph_of(arcs, directed=True) for place, arcs in enumerate(kinds)
+            f"type {place}": graph_of(arcs, directed=True) for place, arcs in enumerate(types)
         }
         mechanisms = hop_mechanisms(
             join_edge_types(graphs),
@@ -230,38 +228,41 @@ def squared_shifts(first, second, rows, relation, **options):
 @pytest.mark.parametrize("word", ["arcs", "edges"])
 @settings(deadline=None, max_examples=60)
 @given(
-    kinds=st.lists(st.sets(st.integers(1, SIZE - 1)), min_size=2, max_size=4),
+    types=st.lists(st.sets(st.integers(1, SIZE - 1)), min_size=2, max_size=4),
     rows=rows_drawn,
     same=st.booleans(),
 )
-def test_links_of_several_kinds_and_their_total_move_by_two_events(
-    word, symmetrised, kinds, rows, same
+def test_links_of_several_types_and_their_total_move_by_two_events(
+    word, symmetrised, types, rows, same
 ):
-    """All k to one person, one of each kind, is what moves one row of the total most."""
+    """All k to one person, one of each type, is what moves one row of the total most."""
     if same:
-        kinds = [{1}] * len(kinds)
-    k = max(1, sum(map(len, kinds)))
-    arcs = [[(0, other) for other in others] for others in kinds]
+        types = [{1}] * len(types)
+    k = max(1, sum(map(len, types)))
+    arcs = [[(0, other) for other in others] for others in types]
     if word == "edges":
         arcs = [both_arcs(ends) for ends in arcs]
-    nothing = [[] for _ in kinds]
+    nothing = [[] for _ in types]
     moved = squared_shifts(arcs, nothing, rows, f"{k}-{word}", symmetrised=symmetrised)
     assert float(moved.sum()) <= 2 + 1e-4
 
 
-@pytest.mark.parametrize(("k", "kinds"), [(2, 2), (5, 5), (6, 3), (2, 4)])
-def test_a_total_over_kinds_has_the_noise_of_arcs_that_meet_in_one_row(k, kinds):
-    """k arcs out of one person, as many as there are kinds to each of the others."""
+@pytest.mark.parametrize(("k", "types"), [(2, 2), (5, 5), (6, 3), (2, 4)])
+def test_a_total_over_types_has_the_noise_of_arcs_that_meet_in_one_row(k, types):
+    """k arcs out of one person, as many as there are types to each of the others."""
     rows = torch.tensor([[1.0, 0.0]] * SIZE)
-    meet = min(k, kinds)
-    arcs = [[(0, 1 + other) for other in range(k // meet)] * (kind < meet) for kind in range(kinds)]
+    meet = min(k, types)
+    arcs = [
+        [(0, 1 + other) for other in range(k // meet)] * (one_type < meet)
+        for one_type in range(types)
+    ]
     moved = squared_shifts(arcs, [[] for _ in arcs], rows, f"{k}-arcs")
     assert float(moved[-1]) == pytest.approx(1, abs=1e-4)
     assert float(moved.sum()) == pytest.approx(2, abs=1e-4)
 
 
 def test_arcs_of_one_person_are_released_without_a_total_and_charged_so():
-    """With its noise the total would say less than the kinds' sums do together."""
+    """With its noise the total would say less than the types' sums do together."""
     halves = [social_graph(num_nodes=200, mean_degree=8, seed=seed) for seed in (1, 2)]
     graph = join_edge_types({"calls": halves[0], "visits": halves[1]})
     for relation, events in (("directed", 2), ("5-arcs", 1), ("undirected", 2), ("5-edges", 2)):
@@ -272,10 +273,10 @@ def test_arcs_of_one_person_are_released_without_a_total_and_charged_so():
         assert width == (events + 1) * (graph.num_classes - 1)
 
 
-def all_sums(kinds, rows, *, directed=False, symmetrised=False, relation="undirected"):
-    """Return the sums of every kind and their total, under a key that is always the same."""
+def all_sums(types, rows, *, directed=False, symmetrised=False, relation="undirected"):
+    """Return the sums of every type and their total, under a key that is always the same."""
     graph = join_edge_types(
-        {f"kind {place}": graph_of(arcs, directed=directed) for place, arcs in enumerate(kinds)}
+        {f"type {place}": graph_of(arcs, directed=directed) for place, arcs in enumerate(types)}
     )
     mechanisms = hop_mechanisms(
         graph,
@@ -299,10 +300,10 @@ def all_sums(kinds, rows, *, directed=False, symmetrised=False, relation="undire
         ("arcs", True, True),
     ],
 )
-def test_links_of_one_kind_move_its_sum_and_the_total_by_all_that_is_charged(
+def test_links_of_one_type_move_its_sum_and_the_total_by_all_that_is_charged(
     k, word, directed, symmetrised
 ):
-    """Two events of the relation's sensitivity, reached; split over kinds it is less."""
+    """Two events of the relation's sensitivity, reached; split over types it is less."""
     star = [(0, other) for other in range(1, k + 1)]
     if directed and word == "edges":
         star = both_arcs(star)
@@ -318,11 +319,11 @@ def test_links_of_one_kind_move_its_sum_and_the_total_by_all_that_is_charged(
 
 @pytest.mark.parametrize("count", [2, 3, 5])
 @pytest.mark.parametrize("has_total", [False, True])
-def test_links_of_every_kind_at_once_move_as_much_as_the_card_prices(count, has_total):
+def test_links_of_every_type_at_once_move_as_much_as_the_card_prices(count, has_total):
     rows = torch.tensor([[1.0, 0.0]] + [[0.0, 1.0]] * (SIZE - 1))
     star = [(0, 1), (0, 2)]
     of_all, of_none, of_one = (
-        all_sums([star if kind in chosen else [] for kind in range(count)], rows)
+        all_sums([star if one_type in chosen else [] for one_type in range(count)], rows)
         for chosen in (range(count), (), (0,))
     )
     last = count + has_total
@@ -333,19 +334,19 @@ def test_links_of_every_kind_at_once_move_as_much_as_the_card_prices(count, has_
 def test_one_link_is_the_relation_there_was():
     for given_name, name in (("1-edges", "undirected"), ("1-arcs", "directed")):
         for is_directed in (False, True):
-            assert resolve_relation("edge", given_name, is_directed=is_directed) == name
+            assert str(resolve_relation("edge", given_name, is_directed=is_directed)) == name
         assert parse_relation(given_name) == parse_relation(name)
         assert str(parse_relation(given_name)) == name
     graph = social_graph(num_nodes=200, mean_degree=8)
     cards = [LabelGAP(relation=one, epochs=1).fit(graph).card_ for one in ("1-edges", "undirected")]
-    assert cards[0].relation == "undirected"
+    assert cards[0].relation == Undirected()
     assert cards[0].events == cards[1].events
     assert guarantee_sentence(cards[0]) == guarantee_sentence(cards[1])
 
 
 def test_auto_never_picks_several():
     for is_directed in (False, True):
-        assert resolve_relation("edge", is_directed=is_directed) in ("directed", "undirected")
+        assert resolve_relation("edge", is_directed=is_directed) in (Directed(), Undirected())
 
 
 @pytest.mark.parametrize(
@@ -354,17 +355,12 @@ def test_auto_never_picks_several():
 )
 def test_a_word_without_a_proper_number_is_refused_in_one_line(word):
     with pytest.raises(InputError, match=r"must have a number for k: 5-(edges|arcs)\. Got "):
-        check_relation(word)
+        parse_relation(word)
     with pytest.raises(InputError, match="must have a number for k"):
         LabelGAP(relation=word).fit(social_graph(num_nodes=100, mean_degree=4))
 
 
 def test_arcs_of_a_symmetric_graph_are_never_silent():
-    warning = describe_relation("edge", "5-arcs", is_directed=False).warning
-    assert warning is not None
-    assert "5 whole edges" in warning
-    assert "sqrt(6)" in warning
-    assert describe_relation("edge", "5-edges", is_directed=False).warning is None
     graph = social_graph(num_nodes=300, mean_degree=8)
     card = LabelGAP(relation="5-arcs", epochs=1, delta=1e-6).fit(graph).card_
     events = [Gaussian(e["noise_multiplier"], count=6 * e["count"]) for e in card.events]
@@ -377,7 +373,7 @@ def test_arcs_of_a_symmetric_graph_are_never_silent():
 def test_the_card_says_whose_links_and_how_many():
     graph = social_graph(num_nodes=300, mean_degree=8)
     card = LabelGAP(relation="5-edges", epsilon=1.0, epochs=1).fit(graph).card_
-    assert card.relation == "5-edges"
+    assert card.relation == KEdges(5)
     assert "up to 5 of one person's undirected edges" in guarantee_sentence(card)
     assert any("Up to 5 of one person's undirected edges" in line for line in card.covered)
     assert any("More than 5 of one person's edges" in line for line in card.not_covered)
@@ -391,8 +387,8 @@ def test_the_card_says_whose_links_and_how_many():
 
 def test_a_model_of_several_links_has_their_noise():
     graph = social_graph(num_nodes=300, mean_degree=8)
-    shared = {"level": "edge", "epsilon": 1.0, "delta": 1e-6}
-    found = Guarantee.resolve(graph, [Gaussian(1.0, count=2)], relation="20-edges", **shared)
+    shared = {"epsilon": 1.0, "delta": 1e-6}
+    found = Guarantee.resolve(graph, [Gaussian(1.0, count=2)], relation=KEdges(20), **shared)
     assert gaussian_epsilon(math.sqrt(2) / found.free_multiplier, 1e-6) == pytest.approx(1, 1e-3)
 
 
@@ -406,7 +402,7 @@ def test_what_reads_no_edges_costs_nothing():
     graph = social_graph(num_nodes=100, mean_degree=6)
     card = MLP(relation="5-edges", epochs=1).fit(graph).card_
     assert card.epsilon == 0
-    assert card.relation == "5-edges"
+    assert card.relation == KEdges(5)
 
 
 relations = st.builds(

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
-from gapgnn.graph import Graph, join_edge_types
+from gapgnn import Ledger
+from gapgnn.graph import Graph, folds_of, join_edge_types, repeat_roles, roles
+from gapgnn.graph.people import CHUNK, encode_ids
+from gapgnn.graph.store import open_store, store_graph
+from gapgnn.privacy import Neighbors, UnionOfTypes
 from gapgnn.privacy.accounting import LabelResponse
 from gapgnn.privacy.dpsgd import PoissonBatches, plan_steps
 from gapgnn.privacy.dpsgd.poisson import BLOCK_DRAWS
-from gapgnn.privacy.mechanisms import Coins, NoiseSource, hop_mechanisms, randomised_labels
+from gapgnn.privacy.ledger import People
+from gapgnn.privacy.ledger import people as people_module
+from gapgnn.privacy.mechanisms import (
+    Coins,
+    NoiseSource,
+    backends,
+    hop_mechanisms,
+    randomised_labels,
+)
 from gapgnn.privacy.mechanisms.aggregation import BlockRelease
 from gapgnn.privacy.mechanisms.draws import BLOCK
-from gapgnn.privacy.mechanisms.noise import PIECE_BLOCKS
+from gapgnn.privacy.mechanisms.noise import PIECE_BLOCKS, ROW_BLOCK
 from gapgnn.privacy.mechanisms.sums import EXACT_ENTRIES, ROW_GRID
 from gapgnn.rng import NoiseKey
 
@@ -86,7 +100,57 @@ def test_batches_beyond_a_block_of_draws_are_new_ones(noise):
     assert len({members.tobytes() for members in drawn.values()}) == schedule.steps
 
 
-def star(first: int, second: int) -> Graph:
+SPLIT = {"seed": 3, "train": 0.5, "val": 0.25}
+
+
+@pytest.mark.parametrize("are_names", [False, True])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        partial(roles, **SPLIT),
+        partial(repeat_roles, **SPLIT, repeats=range(1, 3)),
+        partial(folds_of, seed=3, folds=5),
+        partial(encode_ids, key=bytes(32)),
+    ],
+    ids=["role", "roles of repeats", "fold", "code"],
+)
+def test_what_is_drawn_for_a_person_is_the_same_behind_any_number_of_others(draw, are_names):
+    ids = np.arange(CHUNK + TAIL)
+    ids = np.char.add("p", ids.astype(str)) if are_names else ids
+    whole, alone = draw(ids), draw(ids[CHUNK:])
+    assert np.array_equal(whole[..., CHUNK:], alone)
+    assert len(np.unique(alone)) > 2
+
+
+@pytest.mark.parametrize("spelled", ["{}", "p{}", "Zo\u00eb {}"])
+def test_a_budget_knows_the_last_of_many_people_and_nobody_else(spelled, tmp_path, monkeypatch):
+    monkeypatch.setattr(people_module, "_PART_SIZE", 3 * TAIL)
+    count = people_module._CHUNK + TAIL
+    names = np.array([spelled.format(k) for k in range(count + 10)])
+    ledger = Ledger.init(tmp_path / "ledger.sqlite")
+    terms = {"level": "edge", "relation": "undirected", "epsilon": 1.0, "delta": 1e-6}
+    budget = ledger.grant("customers", People.listed(names[:count]), **terms)
+    assert budget.people == count
+    for k in (0, TAIL, people_module._CHUNK - 1, people_module._CHUNK, count - 1):
+        (found,) = ledger.budgets_of(People.listed(names[k : k + 1]))
+        assert found.population == "customers"
+    assert ledger.budgets_of(People.listed(names[count:])) == []
+    everybody = People.listed(names)
+    spend = {**terms, "epsilon": 0.5, "events": [{"event": "Gaussian", "noise_multiplier": 20.0}]}
+    assert ledger.charge(everybody, **spend, purpose="fit").budget.people == len(names)
+
+
+def test_each_of_several_people_with_a_budget_is_found_in_a_long_list(tmp_path):
+    ledger = Ledger.init(tmp_path / "ledger.sqlite")
+    names = np.arange(people_module._CHUNK + 4 * TAIL)
+    terms = {"level": "edge", "relation": "undirected", "epsilon": 1.0, "delta": 1e-6}
+    for k in range(20):
+        ledger.grant(f"number {k}", People.listed(names[k : k + 1]), **terms)
+    found = ledger.budgets_of(People.listed(names))
+    assert {one.population for one in found} == {f"number {k}" for k in range(20)}
+
+
+def star(first: int, second: int, *, weighted: str = "") -> Graph:
     """Return nodes that all write to node 0: some along calls, the others along visits."""
     count = first + second + 1
     senders, features = np.arange(1, count), np.zeros((count, 1), dtype=np.float32)
@@ -94,7 +158,12 @@ def star(first: int, second: int) -> Graph:
     return join_edge_types(
         {
             name: Graph.from_arcs(
-                some, np.zeros_like(some), num_nodes=count, features=features, directed=True
+                some,
+                np.zeros_like(some),
+                num_nodes=count,
+                features=features,
+                directed=True,
+                weights=np.full(len(some), 255 / 256) if name == weighted else None,
             )
             for name, some in types.items()
         }
@@ -125,10 +194,20 @@ def test_the_union_of_edge_types_is_exact_beyond_the_entries_of_float32(first, s
     assert float(block.add(rows, *lists)) == wanted
 
 
-def test_a_released_union_has_the_noise_of_the_exact_sum(monkeypatch):
+@pytest.mark.parametrize("is_stored", [False, True], ids=["memory", "disk"])
+@pytest.mark.parametrize("weighted", ["", "calls", "visits"])
+def test_a_released_union_has_the_noise_of_the_exact_sum(
+    weighted, is_stored, monkeypatch, tmp_path
+):
     """Noise that takes the sum away leaves nothing, not even the last step of the grid."""
-    graph = star(EXACT_ENTRIES, EXACT_ENTRIES - 1)
-    exact = (2 * EXACT_ENTRIES - 1) * int(ALMOST / ROW_GRID) * ROW_GRID
+    graph = star(EXACT_ENTRIES, EXACT_ENTRIES - 1, weighted=weighted)
+    rows = torch.full((graph.num_nodes, 1), ALMOST)
+    exact = float(UnionOfTypes(list(map(Neighbors, graph.edge_types))).sums(rows)[0])
+    if not weighted:
+        assert exact == (2 * EXACT_ENTRIES - 1) * int(ALMOST / ROW_GRID) * ROW_GRID
+    if is_stored:
+        store_graph(graph, tmp_path / "store", parts=2)
+        graph = open_store(tmp_path / "store")
     monkeypatch.setattr(
         NoiseSource,
         "gaussian_rows",
@@ -140,5 +219,25 @@ def test_a_released_union_has_the_noise_of_the_exact_sum(monkeypatch):
         graph, level="edge", relation="directed", noise_multiplier=1.0, keys=[KEY], with_total=True
     )
     assert union.name == "all edge types"
-    rows = torch.full((graph.num_nodes, 1), ALMOST)
     assert float(union.hop(rows, 1, normalise=False)[0, 0]) == 0.0
+
+
+@pytest.mark.parametrize("is_stored", [False, True], ids=["memory", "disk"])
+@pytest.mark.parametrize("limit", ["CHUNK_NUMBERS", "PART_NUMBERS"])
+def test_rows_beyond_a_chunk_or_a_part_have_noise_of_their_own(
+    limit, is_stored, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(backends, limit, 1)
+    count = 2 * ROW_BLOCK + TAIL
+    nothing = np.zeros((count, 1), dtype=np.float32)
+    graph = Graph.from_arcs([0], [1], num_nodes=count, features=nothing, directed=True)
+    if is_stored:
+        store_graph(graph, tmp_path / "store", parts=2)
+        graph = open_store(tmp_path / "store")
+    (hops,) = hop_mechanisms(
+        graph, level="edge", relation="directed", noise_multiplier=3.0, keys=[KEY]
+    )
+    released = hops.hop(torch.zeros(count, 2), 1, normalise=False)
+    drawn = NoiseSource(KEY).gaussian_rows(0, count, 2, 3.0, "hop", 1)
+    assert torch.equal(released, drawn.float())
+    assert len(released.unique()) > 0.99 * released.numel()

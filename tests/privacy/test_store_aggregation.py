@@ -91,7 +91,7 @@ CASES = {
 }
 
 
-# By default each kind of noise and each way to cut; `replace` has the directed graph, too.
+# By default each sort of noise and each way to cut; `replace` has the directed graph, too.
 @pytest.mark.parametrize(
     "case",
     [
@@ -118,12 +118,12 @@ def test_hops_do_not_depend_on_how_much_is_read_at_a_time(stores, monkeypatch, e
         assert torch.equal(ours, theirs)
 
 
-def fitted(kind, graph, **options):
-    return kind(insecure_noise_seed=4, epochs=2, repeats=2, **options).fit(graph)
+def fitted(method_class, graph, **options):
+    return method_class(insecure_noise_seed=4, epochs=2, repeats=2, **options).fit(graph)
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "options"),
+    ("name", "method_class", "options"),
     [
         ("sparse", GAP, {"level": "edge"}),
         ("sparse", NodeLabelGAP, {"hop_share": 0.5}),
@@ -132,9 +132,11 @@ def fitted(kind, graph, **options):
         pytest.param("directed", GAP, {"level": "edge", "batch_size": 512}, marks=pytest.mark.slow),
     ],
 )
-def test_a_model_trained_on_a_store_is_the_one_trained_in_memory(stores, name, kind, options):
+def test_a_model_trained_on_a_store_is_the_one_trained_in_memory(
+    stores, name, method_class, options
+):
     """Every batch, weight and hop: Poisson sampling over row groups is Poisson over all rows."""
-    here, there = (fitted(kind, stores[name][parts], **options) for parts in (0, 7))
+    here, there = (fitted(method_class, stores[name][parts], **options) for parts in (0, 7))
     assert there.repeat_scores_ == here.repeat_scores_
     ours, theirs = here.releases_.training(), there.releases_.training()
     assert np.array_equal(ours.ids, theirs.ids)
@@ -216,7 +218,7 @@ def test_parts_that_are_lost_repeated_or_cut_are_noticed(stores, how):
         hops(graph)
 
 
-# Out-lists cut to D entries.
+# Adjacency lists cut to D entries.
 
 
 @settings(max_examples=15, deadline=None)

@@ -1,4 +1,4 @@
-"""Hops along weighted edges and several kinds: their sensitivity, and that sums are exact."""
+"""Hops along weighted edges and several types: their sensitivity, and that sums are exact."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ def mechanisms(graph, relation, *, max_degree=None, **options):
 
 
 def sums(graph, rows, relation, **options):
-    """Return the sums of every kind side by side, without noise."""
+    """Return the sums of every type side by side, without noise."""
     found = mechanisms(graph, relation, **options)
     done = [one.hop(rows, k + 1, normalise=False).double() for k, one in enumerate(found)]
     return torch.stack(done)
 
 
 def moved(first, second):
-    """Return how far each kind moved."""
+    """Return how far each type moved."""
     return torch.linalg.vector_norm((first - second).flatten(1), dim=1)
 
 
@@ -163,9 +163,9 @@ class TestWeighted:
 
 
 @pytest.mark.usefixtures("without_noise")
-class TestKinds:
+class TestTypes:
     @staticmethod
-    def kinds(arcs, second, count, directed):
+    def types(arcs, second, count, directed):
         return join_edge_types(
             {
                 "calls": weighted(arcs, count, directed=directed),
@@ -176,8 +176,8 @@ class TestKinds:
     @pytest.mark.parametrize("relation", ["directed", "undirected"])
     @settings(max_examples=40)
     @given(world=worlds(), other=worlds())
-    def test_an_edge_moves_its_own_kind_alone(self, relation, world, other):
-        """So one edge of one kind is one event of a hop, and one of each kind are two."""
+    def test_an_edge_moves_its_own_type_alone(self, relation, world, other):
+        """So one edge of one type is one event of a hop, and one of each type are two."""
         count, arcs, extra, seed = world
         directed = relation == "directed"
         second = [(u % count, v % count, w) for u, v, w in other[1] if u % count != v % count]
@@ -185,40 +185,40 @@ class TestKinds:
         rows = unit_rows(count, seed)
         bound = Neighbors.bound(parse_relation(relation)) + SLACK
         plain, more = (
-            sums(self.kinds(lines, second, count, directed), rows, relation)
+            sums(self.types(lines, second, count, directed), rows, relation)
             for lines in (rest, [*rest, extra])
         )
         changed = moved(plain, more)
         assert changed[0] <= bound
         assert changed[1] == 0
-        both = sums(self.kinds([*rest, extra], [extra], count, directed), rows, relation)
-        none = sums(self.kinds(rest, [], count, directed), rows, relation)
+        both = sums(self.types([*rest, extra], [extra], count, directed), rows, relation)
+        none = sums(self.types(rest, [], count, directed), rows, relation)
         assert (moved(both, none) <= bound).all()
 
     @settings(max_examples=40)
     @given(world=worlds(), other=worlds(), limit=st.integers(1, 3), data=st.data())
-    def test_a_record_moves_every_kind_by_at_most_what_is_stated(self, world, other, limit, data):
+    def test_a_record_moves_every_type_by_at_most_what_is_stated(self, world, other, limit, data):
         count, arcs, _, seed = world
         second = [(u % count, v % count, w) for u, v, w in other[1] if u % count != v % count]
         person = data.draw(st.integers(0, count - 1))
         keep = np.array([node != person for node in range(count)])
         rows = unit_rows(count, seed)
-        whole = self.kinds(arcs, second, count, directed=True)
+        whole = self.types(arcs, second, count, directed=True)
         before = sums(whole, rows, "add-remove", max_degree=limit)[:, keep]
         after = sums(induced(whole, keep, dangle=True), rows[keep], "add-remove", max_degree=limit)
         bound = DegreeBounded.bound(AddRemove(), limit)
         assert (moved(before, after) <= bound + SLACK).all()
 
-    def test_every_kind_reaches_the_bound_at_once(self):
+    def test_every_type_reaches_the_bound_at_once(self):
         edge, nothing = ([(0, 1, 10.0)], [])
         found = [
-            sums(self.kinds(arcs, arcs, 2, directed=False), torch.eye(2), "undirected")
+            sums(self.types(arcs, arcs, 2, directed=False), torch.eye(2), "undirected")
             for arcs in (edge, nothing)
         ]
         assert moved(*found).tolist() == pytest.approx([math.sqrt(2)] * 2)
 
 
-def test_kinds_have_noise_of_their_own():
+def test_types_have_noise_of_their_own():
     empty = weighted([], 5_000, directed=True)
     graph = join_edge_types({"calls": empty, "visits": empty})
     rows = torch.zeros(5_000, 2)
@@ -249,7 +249,7 @@ def total_of(graph, **options):
 @pytest.mark.parametrize("weighs", [(), (0,), (0, 1, 2)], ids=str)
 @pytest.mark.parametrize("noise", ["safe", "fast"])
 def test_a_total_is_the_same_in_memory_on_disk_and_by_a_product(directed, weighs, noise, tmp_path):
-    """And it is the exact sum of the kinds with noise of one release on top."""
+    """And it is the exact sum of the types with noise of one release on top."""
     plain = over_same_nodes(3, directed=directed)
     names = ("calls", "payments", "visits")
     graph = join_edge_types(
@@ -266,7 +266,9 @@ def test_a_total_is_the_same_in_memory_on_disk_and_by_a_product(directed, weighs
         store_graph(graph, tmp_path / f"{parts}", parts=parts)
         stored = open_store(tmp_path / f"{parts}")
         assert torch.equal(total_of(stored, **options)[-1].hop(rows, 1), wanted), parts
-        assert not any("indices" in kind.__dict__ for kind in stored.edge_types), "arcs were loaded"
+        assert not any("indices" in one_type.__dict__ for one_type in stored.edge_types), (
+            "arcs were loaded"
+        )
     if noise == "fast":
         return
     cut = quantise_rows(rows, grid=WEIGHTED_GRID) if weighs else quantise_rows(rows)
@@ -283,12 +285,14 @@ def test_a_total_is_the_same_in_memory_on_disk_and_by_a_product(directed, weighs
     assert here.events == (Gaussian(2.0, label="aggregation hop 1"),)
 
 
-def test_kinds_in_other_parts_are_not_added_up(tmp_path):
+def test_types_in_other_parts_are_not_added_up(tmp_path):
     graph = random_weighted()
     for parts in (2, 3):
         store_graph(graph, tmp_path / f"{parts}", parts=parts)
     first, second = (open_store(tmp_path / f"{parts}") for parts in (2, 3))
-    joined = first._changed(kind="calls", more=(second._changed(kind="visits"),))
+    joined = first._changed(
+        edge_type="calls", more_edge_types=(second._changed(edge_type="visits"),)
+    )
     with pytest.raises(PrivacyError, match="the same parts"):
         total_of(joined)[-1].hop(unit_rows(graph.num_nodes, 1), 1)
 
