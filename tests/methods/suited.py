@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gapgnn.methods import NodeClassifier
 
 
@@ -12,8 +15,13 @@ def seeded(level: str, seed: int) -> dict[str, int]:
     return {} if level == "none" else {"insecure_noise_seed": seed}
 
 
-def suited(kind: type[NodeClassifier], shared: dict[str, Any], **own: Any) -> Any:
+def suited(method_class: type[NodeClassifier], shared: dict[str, Any], **own: Any) -> Any:
     """Return an estimator with its own options, and those of the shared ones that it uses."""
-    unused = kind(**{**shared, **own}).unused_parameters()
+    unused = method_class(**{**shared, **own}).unused_parameters()
     used = {name: value for name, value in shared.items() if name not in unused}
-    return kind(**{**used, **own})
+    return method_class(**{**used, **own})
+
+
+def decided(model: NodeClassifier, graph: Any, **options: Any) -> NDArray[np.int64]:
+    """Return the predictions as numbers of classes, as graphs have their labels."""
+    return model.decide(model.predict_proba(graph, **options))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,9 @@ from gapgnn import GAP, Graph, GraphSAGE, NodeLabelGAP, load_model
 from gapgnn.errors import DataError, PrivacyError
 from gapgnn.methods import folder as folder_module
 from gapgnn.methods.folder import _checksum
+from gapgnn.privacy import parse_relation
 from gapgnn.privacy.accounting import Event, Gaussian, Laplace, PoissonGaussian, account
-from gapgnn.privacy.card import PrivacyCard, texts
+from gapgnn.privacy.card import PrivacyCard, guarantee_sentence, texts
 from gapgnn.privacy.card.composition import ChargedRelease, composed
 
 
@@ -50,7 +52,7 @@ class TestTheCardListsEveryRelease:
         assert [one.charge_id for one in card.releases] == [charge.id for charge in charges]
         for one, charge in zip(card.releases, charges, strict=True):
             assert (one.epsilon, one.delta) == (charge.epsilon, charge.delta)
-            assert (list(one.events), one.relation) == (list(charge.events), charge.relation)
+            assert (list(one.events), str(one.relation)) == (list(charge.events), charge.relation)
             assert charge.charged_at.startswith(one.when)
         assert [one.purpose for one in card.releases] == ["training"] + 3 * ["prediction"]
         union = account(events_of(card), card.delta, relation=card.relation).epsilon
@@ -58,18 +60,44 @@ class TestTheCardListsEveryRelease:
         assert 2 * card.epsilon < card.composed_epsilon < 4 * card.epsilon
         assert f"{math.ceil(100 * union) / 100:.2f}" in str(card)
 
-    def test_facts_of_the_training_alone_are_told_from_those_of_all(self, halves, ledger):
+    def test_facts_of_the_training_alone_are_distinguished_from_those_of_all(self, halves, ledger):
         model = quick(ledger=ledger.path).fit(halves[0])
         alone = model.card_
-        assert f"| epsilon | {alone.epsilon:.6g} |" in alone.to_markdown()
+        assert f"| epsilon | {texts.at_most(alone.epsilon)} |" in alone.to_markdown()
         assert "| a 50:50 guess is right in at most | " in alone.to_markdown()
         model.predict(months(halves[0], 1)[0])
         both = model.card_
         assert both.attacker.guess > alone.attacker.guess
         lines = both.to_markdown().splitlines()
         guess = texts.percent(both.attacker.guess)
-        assert f"| epsilon of the training | {alone.epsilon:.6g} |" in lines
+        assert f"| epsilon of the training | {texts.at_most(alone.epsilon)} |" in lines
         assert f"| a 50:50 guess is right in at most (all releases together) | {guess} |" in lines
+
+    def test_its_first_sentence_is_about_all_of_them(self, halves, ledger):
+        """What an attacker sees is the model with every prediction, not the training alone."""
+        model = quick(ledger=ledger.path).fit(halves[0])
+        alone = model.card_
+        model.predict(months(halves[0], 1)[0])
+        both = model.card_
+        sentences = guarantee_sentence(both).split(". ")
+        assert f"by at most a factor of {texts.odds(both.composed_epsilon)}" in sentences[0]
+        assert "are in the graphs of both releases" in sentences[0]
+        assert texts.price(both.composed_epsilon, both.delta) in sentences[0]
+        assert texts.price(alone.epsilon, alone.delta) not in sentences[0]
+        assert sentences[1:] == [
+            f"The training alone promises {texts.price(alone.epsilon, alone.delta)}."
+        ]
+
+    def test_no_epsilon_on_it_is_smaller_than_it_is(self, halves, ledger):
+        model = quick(ledger=ledger.path, epsilon=math.pi).fit(halves[0])
+        model.predict(months(halves[0], 1)[0])
+        rows = re.findall(
+            r"epsilon ([0-9.]+)", "".join(model.card_.to_markdown().splitlines()[24:])
+        )
+        exact = [*(one.epsilon for one in model.card_.releases), model.card_.composed_epsilon]
+        stated = [float(one) for one in rows][-3:]
+        assert all(shown >= value for shown, value in zip(stated, exact, strict=True))
+        assert stated == pytest.approx(exact, rel=1e-5)
 
     def test_and_so_does_the_card_of_its_folder(self, halves, ledger, tmp_path):
         place = tmp_path / "model"
@@ -85,8 +113,8 @@ class TestTheCardListsEveryRelease:
         assert stated["composed_epsilon"] == loaded.card_.composed_epsilon
         prose = (place / "card.md").read_text()
         assert all(one.charge_id in prose for one in loaded.card_.releases)
-        assert f"{stated['composed_epsilon']:.6g}" in prose
-        assert f"{stated['composed_epsilon']:.6g}" not in before
+        assert texts.at_most(stated["composed_epsilon"]) in prose
+        assert texts.at_most(stated["composed_epsilon"]) not in before
         assert load_model(place).card_ == loaded.card_
 
     def test_two_that_loaded_the_same_folder_keep_both_their_releases(
@@ -120,7 +148,7 @@ class TestTheCardListsEveryRelease:
         assert model.card_.composed_epsilon == pytest.approx(4.0)
 
 
-class TestAFolderIsNotBelievedBeyondItsCard:
+class TestAFolderIsReadNoFurtherThanItsCard:
     @pytest.fixture
     def place(self, halves, ledger, tmp_path) -> Path:
         place = tmp_path / "model"
@@ -221,7 +249,7 @@ class TestNoReleaseIsEverUnlisted:
 
 def released(*events: Event, relation: str = "add-remove", purpose: str = "prediction"):
     plain = tuple(event.to_dict() for event in events)
-    return ChargedRelease(purpose, "", "", relation, 1.0, 1e-6, plain)
+    return ChargedRelease(purpose, "", "", parse_relation(relation), 1.0, 1e-6, plain)
 
 
 class TestWhatReleasesComeTo:
@@ -250,7 +278,7 @@ class TestWhatReleasesComeTo:
             released(Gaussian(3.0), relation="undirected"),
             released(Gaussian(4.0), relation="directed"),
         ]
-        # Both ways, the two arcs of an edge move a hop by twice what one arc does.
+        # Symmetrised, the two arcs of an edge move a hop by twice what one arc does.
         wanted = account([Gaussian(3.0), Gaussian(2.0)], 1e-6, relation="undirected").epsilon
         assert composed(both, 1e-6)[0] == pytest.approx(wanted, rel=1e-9)
 

@@ -14,12 +14,13 @@ import pytest
 import torch
 from journalcases import RUNS, KillError, Steps, counted_steps, people
 
-from gapgnn import GAP
+from gapgnn import GAP, PrivateSession, SessionOptions
 from gapgnn.errors import PrivacyError
 from gapgnn.methods import NodeClassifier
 from gapgnn.privacy import checkpoint as checkpoint_module
 from gapgnn.privacy.checkpoint import INDEX, Checkpoint
 from gapgnn.privacy.ledger.ledger import Ledger
+from gapgnn.rng import NoiseKey
 
 OPTIONS = {"level": "edge", "epochs": 1}
 # What each run releases, in this order.
@@ -44,10 +45,10 @@ def drawn(monkeypatch) -> Steps:
 
 
 def fit(graph, ledger, folder, *, run="gap edge", resume=False, **options) -> NodeClassifier:
-    kind, own = RUNS[run]
+    method_class, own = RUNS[run]
     checkpoint = Checkpoint(folder, ledger=ledger.path, resume=resume)
     try:
-        model = kind(**{**own, "epochs": 1, "ledger": ledger.path, **options})
+        model = method_class(**{**own, "epochs": 1, "ledger": ledger.path, **options})
         return model.fit(graph, checkpoint=checkpoint)
     finally:
         checkpoint.close()
@@ -74,7 +75,13 @@ def alter(folder: Path, change) -> None:
 
 def about_of(model: GAP, graph) -> dict:
     """Return what a checkpoint of this model would say about itself."""
-    about = model._about_run(graph, model.plan_for(graph))
+    session = PrivateSession(
+        model.plan_for(graph),
+        graph,
+        SessionOptions([NoiseKey.fresh() for _ in range(model.repeats)]),
+        about={"params": model.saved_parameters()},
+    )
+    about = session._about_run()
     return json.loads(json.dumps({k: v for k, v in about.items() if k != "fingerprint"}))
 
 
@@ -93,14 +100,14 @@ def test_a_checkpoint_altered_to_another_price_is_refused(graph, ledger, tmp_pat
 
 def test_altered_events_of_the_same_price_are_refused(graph, ledger, tmp_path, drawn, monkeypatch):
     folder = killed(drawn, graph, ledger, tmp_path / "run", kill=0)
-    real = GAP._about_run
+    real = PrivateSession._about_run
 
-    def other(self, graph, plan):
-        about = real(self, graph, plan)
+    def other(self):
+        about = real(self)
         about["events"][0]["noise_multiplier"] /= 50
         return about
 
-    monkeypatch.setattr(GAP, "_about_run", other)
+    monkeypatch.setattr(PrivateSession, "_about_run", other)
     alter(folder, lambda s: s["about"].update(about_of(GAP(**OPTIONS), graph)))
     with pytest.raises(PrivacyError, match="`events` must be as charged"):
         fit(graph, ledger, folder, resume=True)
@@ -199,7 +206,7 @@ import os, sys
 from gapgnn.errors import PrivacyError
 from gapgnn.graph.datasets.synthetic import generate
 from gapgnn.graph.transforms import random_split
-from gapgnn import GAP
+from gapgnn import GAP, PrivateSession, SessionOptions
 from gapgnn.privacy.checkpoint import Checkpoint
 
 ledger, *folders = sys.argv[1:]
@@ -230,6 +237,7 @@ except PrivacyError as error:
 """
 
 
+@pytest.mark.gate
 def test_of_copies_resumed_at_once_by_two_processes_one_wins(graph, ledger, tmp_path, drawn):
     folder = killed(drawn, graph, ledger, tmp_path / "run", kill=0)
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))

@@ -11,6 +11,8 @@ from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.graph.graph import Graph
 from gapgnn.graph.transforms import random_split
 
+pytestmark = pytest.mark.gate
+
 METHODS = {
     "features": (GAP, {}),
     "progressive": (ProGAP, {}),
@@ -26,7 +28,7 @@ METHODS = {
     "GraphSAGE, ten wide": (GraphSAGE, {"level": "none", "hidden": 10}),
     "MLP": (MLP, {"level": "none"}),
 }
-# By default one of each kind of training, and one of each kind of layer on one thread: on two the
+# By default one of each sort of training, and one of each sort of layer on one thread: on two the
 # loops are torch's.
 AGAIN = ("gelu", "GraphSAGE, ten wide")
 ON_TWO = ("features", "node level", "GraphSAGE")
@@ -37,14 +39,19 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def graph() -> Graph:
-    return random_split(social_graph(num_nodes=4_001, mean_degree=20), seed=0)
-
-
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0]}-{case[1]}")
 def case(request) -> tuple[str, int]:
     return request.param
+
+
+# On two threads there must be rows enough to be shared out.
+NODES = {1: 1_201, 2: 4_001}
+
+
+@pytest.fixture(scope="module")
+def graph(case) -> Graph:
+    _, threads = case
+    return random_split(social_graph(num_nodes=NODES[threads], mean_degree=20), seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +62,9 @@ def alone(case, graph, tmp_path_factory) -> np.ndarray:
 
 def posteriors(case: tuple[str, int], graph: Graph, folder: Path, *, repeats: int) -> np.ndarray:
     method, threads = case
-    kind, options = METHODS[method]
+    method_class, options = METHODS[method]
     seed = {} if options.get("level") == "none" else {"insecure_noise_seed": 2}
-    model = kind(
+    model = method_class(
         # Threads wait for each other in every loop, for long where there are fewer cores.
         epochs=2 if threads == 1 else 1,
         seed=1,
@@ -80,11 +87,6 @@ def test_the_same_seeds_and_threads_give_the_same_bits(case, alone, graph, tmp_p
 
 
 def test_the_number_of_repeats_changes_rounding_at_most(case, alone, graph, tmp_path):
-    """No bit on one thread; several threads share out more repeats otherwise."""
+    """Sparse products sum in an order that may depend on their width, and so on the repeats."""
     together = posteriors(case, graph, tmp_path, repeats=3)
-    method, threads = case
-    if threads == 1 and method != "node level":
-        assert np.array_equal(alone, together)
-    else:
-        # A batch of DP-SGD is filled up to the widest of all replicas, which moves the rounding.
-        np.testing.assert_allclose(alone, together, rtol=1e-2, atol=1e-4)
+    np.testing.assert_allclose(alone, together, rtol=1e-2, atol=1e-4)

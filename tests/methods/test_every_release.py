@@ -53,7 +53,7 @@ WAYS = {
     "mlp node": (MLP, {"level": "node"}),
     "vote node": (NeighborVote, {"level": "node"}),
 }
-# What the noise of a release is: of its events the kind, and the field that says how much.
+# What the noise of a release is: of its events the sort, and the field that says how much.
 FIELDS = {
     "Gaussian": "noise_multiplier",
     "Laplace": "noise_multiplier",
@@ -138,7 +138,7 @@ def fitted(name: str, graph: Graph, runs: dict[str, tuple[Watching, Any]]) -> tu
     return runs[name]
 
 
-def kind_of(release: Release) -> str:
+def sort_of(release: Release) -> str:
     if " step " in release.name:
         return "steps"
     return release.name.split(" ")[0]
@@ -147,28 +147,28 @@ def kind_of(release: Release) -> str:
 @pytest.mark.parametrize("name", WAYS)
 def test_every_released_value_lies_on_its_grid(name, graph, runs):
     watching, model = fitted(name, graph, runs)
-    kinds = Counter(kind_of(release) for release, _ in watching.seen)
-    assert kinds, "nothing was released"
+    cases = Counter(sort_of(release) for release, _ in watching.seen)
+    assert cases, "nothing was released"
     for release, output in watching.seen:
-        kind = kind_of(release)
-        if kind == "edges":
+        case = sort_of(release)
+        if case == "edges":
             places, count = output
             assert is_on_grid(count)
             assert places.dtype == np.int64
-        elif kind == "labels":
+        elif case == "labels":
             assert output.dtype == torch.int64
             assert set(output.unique().tolist()) <= set(range(-1, model.num_classes_))
-        elif kind in ("steps", "mean"):
+        elif case in ("steps", "mean"):
             assert is_on_grid(output), release.name
             # Without rounding the low bits would be there to be seen.
             assert not is_on_grid(np.asarray(output, dtype=np.float64) + GRID / 8)
         else:
-            assert kind == "hop"
+            assert case == "hop"
             # What noise is added to, too: its low bits would show through.
             assert is_on_grid(release.value), release.name
     assert all(rows.dtype == torch.float64 and is_on_grid(rows) for rows in watching.rows)
-    if kinds["hop"]:
-        released = [out for release, out in watching.seen if kind_of(release) == "hop"]
+    if cases["hop"]:
+        released = [out for release, out in watching.seen if sort_of(release) == "hop"]
         scaled = [out for out in released if not is_on_grid(out)]
         # Rows that were scaled to norm 1 were seen before that, all of them.
         assert sum(len(rows) for rows in watching.rows) == sum(
@@ -188,28 +188,28 @@ def test_every_release_has_the_noise_of_its_charged_event(name, graph, runs):
     found: dict[str, Counter] = {}
     drawn: set[float] = set()
     for release, output in watching.seen:
-        kind = kind_of(release)
-        noise = release.scale if kind == "labels" else release.scale / release.sensitivity
-        event = {"hop": "Gaussian", "mean": "Laplace", "labels": "LabelResponse"}.get(kind)
-        if kind == "steps":
+        case = sort_of(release)
+        noise = release.scale if case == "labels" else release.scale / release.sensitivity
+        event = {"hop": "Gaussian", "mean": "Laplace", "labels": "LabelResponse"}.get(case)
+        if case == "steps":
             (event,) = (one for one in STEPS if one in charged)
             # A mixture counts in clips what one record touches in several.
             noise = release.scale
-        if kind == "edges":
+        if case == "edges":
             # The number of edges beside the bits; noise on bits is never released itself.
             first = model.card_.events[0]
             scale = first["noise_multiplier"] * release.sensitivity
             assert {scale} == watching.drawn == watching.checked
             assert output[1] is not None
             return
-        if kind != "labels":
+        if case != "labels":
             drawn.add(release.scale)
         found.setdefault(event, Counter())[float(f"{noise:.9g}")] += 1
     assert found == charged
     # No other noise was drawn than what was seen, and all of it was checked before the charge,
     # but for the mean out-degree, which is counted in units that the grid can carry.
     assert watching.drawn == drawn
-    length = {r.scale for r, _ in watching.seen if kind_of(r) == "mean"}
+    length = {r.scale for r, _ in watching.seen if sort_of(r) == "mean"}
     assert drawn - length <= watching.checked
 
 

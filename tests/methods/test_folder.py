@@ -66,8 +66,8 @@ def files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def refusal(folder: Path, kind: type[Exception] = DataError) -> str:
-    with pytest.raises(kind) as caught:
+def refusal(folder: Path, case: type[Exception] = DataError) -> str:
+    with pytest.raises(case) as caught:
         load_model(folder)
     message = str(caught.value)
     assert "\n" not in message
@@ -141,8 +141,8 @@ class TestRoundTrip:
 class TestWhatIsInside:
     @pytest.mark.parametrize("level", LEVELS)
     def test_only_tensors_json_and_the_card_for_people(self, level, saved):
-        kinds = {path.suffix for path in files(saved[level])}
-        assert kinds == {".safetensors", ".json", ".md"}
+        cases = {path.suffix for path in files(saved[level])}
+        assert cases == {".safetensors", ".json", ".md"}
         for path in files(saved[level]):
             content = path.read_bytes()
             # A pickle of protocol 2 or more starts with 0x80, and a zip of torch.save with PK.
@@ -213,7 +213,7 @@ class TestRefusals:
         with pytest.raises(InputError, match="before models had a plan"):
             GAP.load(saved["edge"]).save_releases(copy)
         with pytest.raises(InputError, match="before models had a plan"):
-            keep_audit(copy, kind="mechanisms", command="gapgnn audit", results=[])
+            keep_audit(copy, audit="mechanisms", command="gapgnn audit", results=[])
         assert {path: path.read_bytes() for path in files(copy)} == before
 
     def test_a_folder_that_is_not_there(self, tmp_path):

@@ -14,7 +14,7 @@ from methodgraphs import small_graph, write_tables
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
-from suited import suited
+from suited import decided, suited
 
 from gapgnn import (
     MLP,
@@ -91,7 +91,7 @@ def test_what_comes_without_masks_gets_the_standard_split_and_one_line_says_so(
         model = suited(method, QUICK, seed=3).fit(data)
     assert len(said) == 1
     split = random_split(unsplit, seed=3)
-    wanted = (model.predict(data) == unsplit.labels)[split.test_mask].mean()
+    wanted = (decided(model, data) == unsplit.labels)[split.test_mask].mean()
     assert model.score(data) == model.repeat_scores_[0] == pytest.approx(wanted)
 
 
@@ -100,7 +100,7 @@ def test_what_read_tables_returns_is_fitted_as_it_is(tmp_path):
     with pytest.warns(UserWarning, match="no masks"):
         model = LabelGAP(**QUICK).fit(read)
     assert model.score(read) == model.repeat_scores_[0]
-    assert len(model.predict(read)) == 120
+    assert len(decided(model, read)) == 120
 
 
 def test_masks_that_are_there_are_used_and_nothing_is_said(unsplit):
@@ -112,7 +112,7 @@ def test_masks_that_are_there_are_used_and_nothing_is_said(unsplit):
         model.score(unsplit)
 
 
-def test_at_node_level_the_split_deals_nobody_a_new_role_when_somebody_leaves(unsplit):
+def test_at_node_level_the_split_gives_nobody_a_new_role_when_somebody_leaves(unsplit):
     options = {**QUICK, "level": "node", "batch_size": 30, "train_size": 90}
     kept = np.arange(120) != 7
     roles = []
@@ -224,7 +224,7 @@ def test_watching_a_fit_does_not_change_it(unsplit, capsys):
     assert "classifier: 3 steps" in capsys.readouterr().err
 
 
-def test_a_notebook_shows_progress_unless_told_otherwise(unsplit, monkeypatch, capsys):
+def test_a_notebook_shows_progress_unless_asked_otherwise(unsplit, monkeypatch, capsys):
     from gapgnn.training import callbacks
 
     monkeypatch.setattr(callbacks, "_is_notebook", lambda: True)
@@ -247,7 +247,7 @@ def test_a_frame_has_ids_predictions_probabilities_and_roles(method, unsplit, fr
     names = ["id", "prediction", *(f"probability of {n}" for n in named.label_names), "role"]
     assert list(frame) == names
     assert list(frame["id"]) == named.ids.tolist()
-    assert list(frame["prediction"]) == [named.label_names[k] for k in model.predict(named)]
+    assert list(frame["prediction"]) == [named.label_names[k] for k in decided(model, named)]
     np.testing.assert_array_equal(
         np.stack([frame[name] for name in names[2:5]], axis=1), model.predict_proba(named)
     )

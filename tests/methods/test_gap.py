@@ -41,7 +41,7 @@ class TestPrediction:
         for name in ("indptr", "indices"):
             poison = np.full(len(getattr(graph, name)), np.nan)
             object.__setattr__(graph, name, poison)
-        forbid(monkeypatch, Graph, "adjacency", "out_list", "out_degrees")
+        forbid(monkeypatch, Graph, "adjacency", "out_neighbours", "out_degrees")
         forbid(monkeypatch, session_module, "hop_mechanisms")
         np.testing.assert_array_equal(model.predict_proba(graph), wanted)
         if level != "node":
@@ -122,7 +122,7 @@ class TestAnotherGraph:
 
 def without_one_edge(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
     arcs = graph.adjacency().tolil()
-    target = int(graph.out_list(0)[0])
+    target = int(graph.out_neighbours(0)[0])
     arcs[0, target] = arcs[target, 0] = 0
     kept = arcs.tocsr()
     kept.eliminate_zeros()

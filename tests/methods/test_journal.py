@@ -42,9 +42,9 @@ def steps(monkeypatch):
 
 
 def model(ledger: Ledger, run: str = "label-gap edge", **options) -> NodeClassifier:
-    kind, own = RUNS[run]
+    method_class, own = RUNS[run]
     shared = {"epochs": 2, "insecure_noise_seed": 2}
-    return suited(kind, shared, **{**own, "ledger": ledger.path, **options})
+    return suited(method_class, shared, **{**own, "ledger": ledger.path, **options})
 
 
 def same(first: NodeClassifier, second: NodeClassifier) -> bool:
@@ -102,7 +102,7 @@ def test_with_secret_noise_a_finished_release_is_kept_byte_for_byte(
     assert {path: path.read_bytes() for path in kept} == kept
 
 
-def shake_stream(secret, kind, first_row, shape, scale):
+def shake_stream(secret, method_class, first_row, shape, scale):
     """Draw as versions before ChaCha20 did."""
     count = shape[0] * shape[1]
     bits = hashlib.shake_256(secret + b"block").digest(8 * count)

@@ -1,4 +1,4 @@
-"""Sums over own lists are exact: the chunk, the partition, the device and the way change no bit."""
+"""Sums over own neighbours are exact: no chunk, partition, device or way changes a bit."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_product_and_sums_arc_by_arc_are_the_exact_sum_of_every_list(directed,
     steps = whole(rows)
     wanted = np.zeros((REPEATS, COUNT, WIDTH), dtype=np.int64)
     for node in range(COUNT):
-        wanted[:, node] = steps[:, graph.out_list(node)].sum(axis=1)
+        wanted[:, node] = steps[:, graph.out_neighbours(node)].sum(axis=1)
     for found in (sums_of_rows(graph, rows), by_arcs(graph, rows)):
         assert np.array_equal(found.cpu().numpy(), wanted * GRID)
 

@@ -117,7 +117,9 @@ class TestAReceivedFolderIsTrustedAsFarAsItsCard:
         }
         assert name in stated
         forge_plan(folder, "guarantee", **{name: other[name]})
-        with pytest.raises(DataError, match=r"its configuration says .*, its card"):
+        # A relation that is not of its level is refused before it is compared.
+        reason = "at level 'node' must be" if name == "level" else "configuration says .*, its card"
+        with pytest.raises(DataError, match=reason):
             load_model(folder)
 
     @pytest.mark.parametrize(
@@ -181,9 +183,9 @@ CLASSES: tuple[type[NodeClassifier[Any]], ...] = (
 )
 SAVED: dict[str, tuple[type[NodeClassifier[Any]], dict[str, Any]]] = {
     **{
-        f"{kind.method} {level}": (kind, {"level": level})
-        for kind in CLASSES
-        for level in kind.levels
+        f"{method_class.method} {level}": (method_class, {"level": level})
+        for method_class in CLASSES
+        for level in method_class.levels
     },
     "label-gap without folds": (LabelGAP, {"level": "edge", "folds": 0}),
     "label-gap without encoder": (LabelGAP, {"level": "edge", "encoder_layers": 0}),
@@ -226,13 +228,15 @@ def other_number(value: Any) -> Any:
     return value + 1 if isinstance(value, int) else value * 0.37 + 0.01
 
 
-def change_every_default(patch: pytest.MonkeyPatch, kind: type[NodeClassifier[Any]]) -> None:
+def change_every_default(
+    patch: pytest.MonkeyPatch, method_class: type[NodeClassifier[Any]]
+) -> None:
     """Change what every parameter is by default, and every number that a plan reads."""
-    for part in dataclasses.fields(kind):
+    for part in dataclasses.fields(method_class):
         if part.name not in NEVER_LOADED:
-            patch.setitem(kind.__init__.__kwdefaults__, part.name, Changed())
+            patch.setitem(method_class.__init__.__kwdefaults__, part.name, Changed())
             patch.setattr(part, "default", Changed())
-            patch.setattr(kind, part.name, Changed())
+            patch.setattr(method_class, part.name, Changed())
     for module in PLANNING:
         for name in constants(module):
             patch.setattr(module, name, other_number(getattr(module, name)))
@@ -241,13 +245,16 @@ def change_every_default(patch: pytest.MonkeyPatch, kind: type[NodeClassifier[An
         "suited",
         classmethod(lambda cls, num_train, num_features: cls(0.13, 7)),
     )
-    # Whatever else a plan follows from, nothing of it is asked again.
-    for name in ("plan", "recipe", "settings"):
+    # Whatever else a plan follows from, nothing of it is asked again: not of another graph either.
+    choices = ("hop_share", "learnability", "mean_degree_epsilon", "record_share", "vote_weight")
+    asked = [(method_class, name) for name in ("plan", "recipe", "settings")]
+    asked += [(row_scale.RowScale, "suited"), *((node_level, name) for name in choices)]
+    for owner, name in asked:
 
-        def refuse(self: Any, *args: Any, _name: str = name, **options: Any) -> None:
+        def refuse(*args: Any, _name: str = name, **options: Any) -> None:
             raise AssertionError(f"{_name} was resolved again")
 
-        patch.setattr(kind, name, refuse)
+        patch.setattr(owner, name, refuse)
 
 
 def test_every_number_that_a_plan_reads_is_changed():
@@ -256,7 +263,6 @@ def test_every_number_that_a_plan_reads_is_changed():
     assert found >= {
         "gapgnn.methods.progap.STEP_NODES",
         "gapgnn.methods.progap.EPOCHS",
-        "gapgnn.methods.label_gap.edge_level.LARGE_EPSILON",
         "gapgnn.methods.label_gap.edge_level.HIDDEN",
         "gapgnn.methods.label_gap.edge_level.FEATURE_WIDTH",
         "gapgnn.methods.label_gap.node_level.SHARES",
@@ -273,15 +279,15 @@ class TestASavedModelHoldsItsPlan:
     def test_no_changed_default_changes_a_prediction_or_its_price(
         self, name, halves, tmp_path, monkeypatch, ledger
     ):
-        kind, options = SAVED[name]
+        method_class, options = SAVED[name]
         shared = {"epsilon": 4.0, "epochs": 2, "ledger": ledger.path}
-        model = suited(kind, shared, **options).fit(halves[0])
+        model = suited(method_class, shared, **options).fit(halves[0])
         model.save(tmp_path / "model")
         plan = str(model.plan_)
 
         def answers(one: NodeClassifier[Any]) -> list[Any]:
             found: list[Any] = [one.predict_proba(halves[0]), one.predict(halves[0])]
-            if kind is LabelGAP and one.level == "edge":
+            if method_class is LabelGAP and one.level == "edge":
                 found.append(one.predict_proba(halves[0], own="record"))
             if hasattr(one, "prediction_guarantee"):
                 price = one.prediction_guarantee(halves[1])
@@ -291,13 +297,13 @@ class TestASavedModelHoldsItsPlan:
             try:
                 found.append(one.predict_proba(halves[1]))
             except InputError as refused:
-                assert kind is NeighborVote
+                assert method_class is NeighborVote
                 found.append(str(refused))
             return found
 
         expected = answers(model)
         with monkeypatch.context() as patch:
-            change_every_default(patch, kind)
+            change_every_default(patch, method_class)
             loaded = load_model(tmp_path / "model", ledger=ledger.path)
             assert str(loaded.plan_) == plan
             for mine, theirs in zip(answers(loaded), expected, strict=True):

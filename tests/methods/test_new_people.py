@@ -7,12 +7,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
+import torch
 from methodgraphs import small_graph
+from typedgraphs import unlike_types
 
 from gapgnn import GAP, MLP, Graph, GraphSAGE, LabelGAP, NodeLabelGAP, load_model
 from gapgnn.errors import BudgetExceededError, InputError, PrivacyError
 from gapgnn.graph import induced, random_split
-from gapgnn.methods import Releases
+from gapgnn.methods import ReleasedHops, Releases
+from gapgnn.methods.label_gap.new_people import NewPeople
 from gapgnn.privacy import Release
 from gapgnn.privacy.ledger import People
 from gapgnn.privacy.observer import observed_by
@@ -60,7 +63,7 @@ class Observed:
     outputs: dict[str, object] = field(default_factory=dict)
     releases: dict[str, Release] = field(default_factory=dict)
 
-    def begin(self, purpose, *, ids, level, relation) -> None:
+    def begin(self, purpose, *, ids, relation) -> None:
         self.releases = {}
         self.ids = ids
 
@@ -128,7 +131,7 @@ class TestWhatIsReleased:
         first, second = (
             [value[name].value[..., is_new, :] for name in ("hop 1", "hop 2")] for value in values
         )
-        # In hop 1 they send labels and what features say, in hop 2 also what hop 1 says.
+        # In hop 1 they send labels and feature predictions, in hop 2 also what hop 1 says.
         np.testing.assert_array_equal(first[0], second[0])
         assert not np.array_equal(first[1], second[1])
 
@@ -154,7 +157,7 @@ class TestWhatIsReleased:
 
     def test_it_is_of_use(self, whole, ledger):
         model = trained(whole, ledger, epsilon=8.0, epochs=40)
-        truth = whole.labels[KNOWN:]
+        truth = model.classes_[whole.labels[KNOWN:]]
         for graph in (whole, newcomers(whole)):
             found = model.predict(graph, new_people=True)
             assert (found == truth).mean() > 0.6
@@ -202,7 +205,7 @@ class TestWhatItCosts:
     @pytest.mark.parametrize("only_new", [True, False])
     def test_own_record_reads_the_own_edges_and_nobody_else_s(self, only_new, whole, ledger):
         model = trained(whole, ledger)
-        u, v = KNOWN, int(whole.out_list(KNOWN)[0])
+        u, v = KNOWN, int(whole.out_neighbours(KNOWN)[0])
 
         def asked(graph: Graph) -> np.ndarray:
             graph = newcomers(graph) if only_new else graph
@@ -249,3 +252,19 @@ class TestWhoIsNew:
         first = model.predict_proba(whole, new_people=True)
         as_text = random_split(whole._replace(ids=whole.ids.astype(str)), seed=0)
         assert model.predict_proba(as_text, new_people=True).shape == first.shape
+
+
+def test_of_every_edge_type_the_new_edges_are_read_and_their_ends_are_charged():
+    whole = unlike_types(directed=True)
+    is_late = np.arange(whole.num_nodes) >= 100
+    known = ReleasedHops("", np.arange(100), (torch.zeros(100, 2),), has_hop_zero=True)
+    found = NewPeople.beside(whole, known, needs_rows=True)
+    order = np.concatenate([np.flatnonzero(is_late), known.ids])
+    is_new = is_late[:, None] | is_late[None, :]
+    named = set(np.flatnonzero(is_late).tolist())
+    for one, read in zip(whole.edge_types, found.graph.edge_types, strict=True):
+        arcs = one.adjacency().toarray()
+        np.testing.assert_array_equal(read.adjacency().toarray(), (arcs * is_new)[order][:, order])
+        assert (arcs * ~is_new).any()
+        named |= set(np.concatenate(np.nonzero(arcs * is_new)).tolist())
+    assert set(found.people.ids.tolist()) == named

@@ -1,4 +1,4 @@
-"""Own lists and degree-normalised messages give one answer in memory, on disk and on a GPU."""
+"""Own neighbours and degree-normalised messages give one answer in memory, on disk and on a GPU."""
 
 from __future__ import annotations
 

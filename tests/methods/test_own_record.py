@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from methodgraphs import small_graph, with_arcs
-from suited import suited
+from suited import decided, suited
 
 from gapgnn import GAP, MLP, Graph, GraphSAGE, LabelGAP, Ledger, NodeLabelGAP, load_model
 from gapgnn.errors import InputError
@@ -97,8 +97,8 @@ def test_nothing_is_charged_or_kept(graph, model, tmp_path):
 
 
 def test_a_friend_without_noise_says_more(graph, model):
-    scores = (model.predict(graph, own="record") == graph.labels)[graph.test_mask].mean()
-    assert scores > (model.predict(graph) == graph.labels)[graph.test_mask].mean() + 0.05
+    scores = (decided(model, graph, own="record") == graph.labels)[graph.test_mask].mean()
+    assert scores > (decided(model, graph) == graph.labels)[graph.test_mask].mean() + 0.05
 
 
 def test_the_rule_is_chosen_by_released_rows_and_labels_alone(graph, model):
@@ -116,18 +116,18 @@ def test_where_friends_are_not_alike_the_networks_answer_alone(graph, model, mon
     np.testing.assert_array_equal(model.predict_proba(graph, own="record"), alone)
 
 
-@pytest.mark.parametrize("kinds", ["any", "each"])
-def test_links_of_several_kinds_are_read_with_or_without_their_total(kinds, graph):
+@pytest.mark.parametrize("types", ["any", "each"])
+def test_links_of_several_types_are_read_with_or_without_their_total(types, graph):
     arcs = graph.adjacency().tocoo()
     is_first = (arcs.row + arcs.col) % 2 == 0
     parts = {"calls": with_arcs(graph, is_first), "visits": with_arcs(graph, ~is_first)}
     both = join_edge_types(parts)
-    model = LabelGAP(**QUICK, edge_types=kinds).fit(both)
+    model = LabelGAP(**QUICK, edge_types=types).fit(both)
     for name in parts:
         smaller, people = neighbour(parts[name], 77)
         assert moved_by(model, both, join_edge_types({**parts, name: smaller})) == people
-    scores = (model.predict(both, own="record") == both.labels)[both.test_mask].mean()
-    assert scores > (model.predict(both) == both.labels)[both.test_mask].mean() + 0.05
+    scores = (decided(model, both, own="record") == both.labels)[both.test_mask].mean()
+    assert scores > (decided(model, both) == both.labels)[both.test_mask].mean() + 0.05
 
 
 @pytest.mark.parametrize("directions", ["auto", "along"])
@@ -162,7 +162,7 @@ def test_without_lists_or_labels_there_is_nothing_to_read(graph, model):
         model.predict(own="record")
     nobody = np.zeros(graph.num_nodes, dtype=bool)
     with pytest.raises(InputError, match="training labels"):
-        model.predict(graph.with_masks(nobody, nobody, nobody), own="record")
+        decided(model, graph.with_masks(nobody, nobody, nobody), own="record")
 
 
 def test_exact_sums_decide_no_rule_for_everybody(graph, model):

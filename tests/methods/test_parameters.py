@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import Tensor, nn
 
 from gapgnn import (
     GAP,
@@ -28,14 +29,35 @@ from gapgnn.graph import Graph, random_split
 from gapgnn.graph.datasets.synthetic import generate
 from gapgnn.graph.transforms import join_edge_types
 from gapgnn.methods import NodeClassifier
+from gapgnn.methods.configs import own_parameters
 from gapgnn.methods.label_gap.budget import MOST_SHARE, learnability, record_share
-from gapgnn.training import FeatureNetworks
+from gapgnn.privacy import Plan
+from gapgnn.training import FeatureNetworks, Recipe
+
+
+def own_encoder(num_features: int, width: int) -> nn.Module:
+    return nn.Linear(num_features, width)
+
+
+def own_classifier(widths: list[int], num_classes: int) -> nn.Module:
+    class Last(nn.Linear):
+        def forward(self, hops: list[Tensor]) -> Tensor:
+            return super().forward(hops[-1])
+
+    return Last(widths[-1], num_classes)
+
+
+def own_messages(senders: Any) -> Tensor:
+    return 0.5 * senders.codes[senders.labels.clamp(min=0)]
+
+
+own_messages.norm_bound = 1.0
 
 ALGORITHMS: dict[str, tuple[type[NodeClassifier], dict[str, Any]]] = {
     **{
-        f"{kind.__name__} {level}": (kind, {"level": level})
-        for kind in (GAP, ProGAP, MLP, GraphSAGE, NeighborVote)
-        for level in kind.levels
+        f"{method_class.__name__} {level}": (method_class, {"level": level})
+        for method_class in (GAP, ProGAP, MLP, GraphSAGE, NeighborVote)
+        for level in method_class.levels
     },
     "GAP node, no encoder": (GAP, {"level": "node", "encoder_layers": 0}),
     "LabelGAP none": (LabelGAP, {"level": "none"}),
@@ -102,6 +124,9 @@ VALUES: dict[str, Any] = {
     "pre_layers": 3,
     "post_layers": 2,
     "memory_limit": 1.0,
+    "encoder": own_encoder,
+    "classifier": own_classifier,
+    "messages": own_messages,
 }
 # Of the machine: they decide where it is computed and written down.
 OF_THE_MACHINE = ("device", "ledger")
@@ -126,20 +151,20 @@ def ledger(tmp_path) -> Ledger:
 
 
 def quick(algorithm: str, **more: Any) -> NodeClassifier:
-    kind, base = ALGORITHMS[algorithm]
+    method_class, base = ALGORITHMS[algorithm]
     shared: dict[str, Any] = {"epochs": 2}
-    if kind is NeighborVote and base["level"] == "node":
+    if method_class is NeighborVote and base["level"] == "node":
         shared = {}
-    if kind(**base).draws_noise():
+    if method_class(**base).draws_noise():
         shared["insecure_noise_seed"] = 1
-    return kind(**{**shared, **base, **more})
+    return method_class(**{**shared, **base, **more})
 
 
 def value_of(name: str, algorithm: str) -> Any:
-    kind, base = ALGORITHMS[algorithm]
+    method_class, base = ALGORITHMS[algorithm]
     value = VALUES[name]
     if isinstance(value, dict):
-        value = value.get(base["level"], value.get(kind.__name__))
+        value = value.get(base["level"], value.get(method_class.__name__))
     return value
 
 
@@ -158,23 +183,25 @@ def outcome(model: NodeClassifier, graph: Graph) -> dict[str, Any]:
         "threshold": model.threshold_,
         "figures": {"score": model.score(graph), **model.metrics(graph).to_dict()},
         "events": card.events,
-        "promise": (card.relation, card.epsilon, card.delta, card.node_notion),
+        "promise": (str(card.relation), card.epsilon, card.delta, card.node_notion),
         "repeats": len(model.repeat_scores_),
         "reason": charged[-1].reason if charged and card.events else "",
     }
 
 
 def algorithm_of(model: NodeClassifier) -> tuple[set[str], set[str]]:
-    """Return which kinds of networks there are and what was released, without how many.
+    """Return which sorts of networks there are and what was released, without how many.
 
     A network is trained after each hop; the one after the last hop classifies.
     """
 
-    def kinds(names: Iterable[str]) -> set[str]:
+    def method_classes(names: Iterable[str]) -> set[str]:
         stages = ("stage" if name == "classifier" else name for name in names)
         return {name.rstrip("0123456789") for name in stages}
 
-    return kinds(model.modules_), kinds(event["label"] for event in model.card_.events)
+    return method_classes(model.modules_), method_classes(
+        event["label"] for event in model.card_.events
+    )
 
 
 def said(model: NodeClassifier) -> tuple[Any, ...]:
@@ -218,24 +245,80 @@ def verdict(algorithm: str, name: str, ledger: Ledger) -> str:
         assert len(ledger.entries()) == charges, "a refusal was charged"
         return "refused"
     if algorithm_of(model) != algorithm_of(first):
-        is_told = name in NAMES_ALGORITHMS and said(model) != said(first)
-        return "used" if is_told else "OTHER ALGORITHM"
+        is_stated = name in NAMES_ALGORITHMS and said(model) != said(first)
+        return "used" if is_stated else "OTHER ALGORITHM"
     if name in DEMANDS:
         return "used"
     return "ignored" if is_same(outcome(model, graph_for(algorithm)), expected) else "used"
 
 
 def matrix(algorithm: str, ledger: Ledger) -> dict[str, str]:
-    """Return what becomes of each parameter that is no part of the algorithm's definition."""
-    _, base = ALGORITHMS[algorithm]
-    skipped = {*OF_THE_MACHINE, *base} - {"epsilon"}
-    names = [name for name in parameters(algorithm) if name not in skipped]
-    return {name: verdict(algorithm, name, ledger) for name in names}
+    """Return what becomes of each parameter."""
+    return {name: verdict(algorithm, name, ledger) for name in tried(algorithm)}
+
+
+def tried(algorithm: str) -> list[str]:
+    """Return the parameters that are no part of the algorithm's definition."""
+    skipped = {*OF_THE_MACHINE, *ALGORITHMS[algorithm][1]} - {"epsilon"}
+    return [name for name in parameters(algorithm) if name not in skipped]
 
 
 def test_every_parameter_of_every_method_has_a_value_here():
     fields = {name for algorithm in ALGORITHMS for name in parameters(algorithm)}
     assert fields == set(VALUES)
+
+
+# What each algorithm refuses of these values, before it reads anything. Whether what it does not
+# refuse is used is seen below, with every parameter in the slow tests.
+AT_EDGE = "clip split train_size"
+FREE = f"delta epsilon insecure_noise_seed noise reason {AT_EDGE}"
+CUTS_NOTHING = "max_degree noise_ratios notion"
+AT_NODE = "batch_norm metric split"
+REFUSED = {
+    "GAP none": f"edge_types relation {CUTS_NOTHING} {FREE}",
+    "GAP edge": f"edge_types {CUTS_NOTHING} {AT_EDGE}",
+    "GAP node": f"dropout edge_types {AT_NODE}",
+    "GAP node, no encoder": f"dropout edge_types encoder {AT_NODE}",
+    "ProGAP none": f"edge_types relation {CUTS_NOTHING} {FREE}",
+    "ProGAP edge": f"edge_types {CUTS_NOTHING} {AT_EDGE}",
+    "ProGAP node": f"dropout edge_types {AT_NODE}",
+    "MLP none": f"relation {FREE}",
+    "MLP edge": FREE,
+    "MLP edge, no folds": FREE,
+    "MLP node": f"dropout folds {AT_NODE}",
+    "GraphSAGE none": f"memory_limit perturbation relation {CUTS_NOTHING} {FREE}",
+    "GraphSAGE edge": f"delta memory_limit {CUTS_NOTHING} {AT_EDGE}",
+    "GraphSAGE node": f"dropout layers memory_limit perturbation relation {AT_NODE}",
+    "NeighborVote none": f"relation {FREE}",
+    "NeighborVote edge": FREE,
+    "NeighborVote edge, no folds": FREE,
+    "NeighborVote node": (
+        "activation batch_size class_weight clip delta dropout epochs feature_norm folds hidden "
+        f"layers learning_rate optimizer train_size weight_decay {AT_NODE}"
+    ),
+    "LabelGAP none": f"directions edge_types relation {FREE}",
+    "LabelGAP edge": f"directions edge_types {AT_EDGE}",
+    "LabelGAP edge, no folds": f"directions edge_types {AT_EDGE}",
+    "LabelGAP edge, no encoder": f"directions edge_types folds {AT_EDGE}",
+    "NodeLabelGAP": AT_NODE,
+    "NodeLabelGAP, own nothing": f"combine {AT_NODE}",
+    "NodeLabelGAP, own record": AT_NODE,
+}
+
+
+def is_refused(algorithm: str, name: str) -> bool:
+    model = quick(algorithm, **{name: value_of(name, algorithm)})
+    try:
+        model.check()
+    except (InputError, PrivacyError):
+        return True
+    return name in model.unused_parameters(graph_for(algorithm))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_what_does_nothing_is_refused_by_every_algorithm(algorithm):
+    found = {name for name in tried(algorithm) if is_refused(algorithm, name)}
+    assert found == set(REFUSED[algorithm].split())
 
 
 # The others take longer; between them these have every branch that refuses.
@@ -261,6 +344,17 @@ def test_a_given_parameter_is_used_or_refused_and_never_switches_the_algorithm(a
     assert not wrong
 
 
+# Of methods that take longest only the parameters that not all methods have.
+OWN_QUICKLY = ("ProGAP edge",)
+
+
+@pytest.mark.parametrize("algorithm", OWN_QUICKLY)
+def test_a_parameter_of_one_method_is_used_or_refused(algorithm, ledger):
+    names = set(own_parameters(ALGORITHMS[algorithm][0])) & set(tried(algorithm))
+    found = {name: verdict(algorithm, name, ledger) for name in names}
+    assert set(found.values()) <= {"used", "refused"}, found
+
+
 STEPS = "a number of steps, which is no number of passes"
 # `auto` without a value that could be written down.
 NO_VALUE = {
@@ -273,9 +367,9 @@ NO_VALUE = {
 }
 
 
-def resolved(algorithm: str, model: NodeClassifier) -> dict[str, Any]:
+def resolved(algorithm: str, model: NodeClassifier, plan: Plan[Any]) -> dict[str, Any]:
     """Return what `auto` is on the graph of these tests, parameter by parameter."""
-    plan, settings = model.plan_, model.plan_.settings
+    settings = plan.settings
     assert plan.facts is not None
     count, recipe = plan.facts.num_train, settings.recipe
     learned = learnability(
@@ -285,8 +379,8 @@ def resolved(algorithm: str, model: NodeClassifier) -> dict[str, Any]:
     )
     reads_record = model.get_params().get("own") == "record"
     found: dict[str, Any] = {
-        "delta": model.card_.delta,
-        "relation": plan.relation,
+        "delta": plan.promise.delta,
+        "relation": str(plan.relation),
         "epochs": recipe.epochs,
         "batch_size": min(recipe.batch_size or recipe.nodes or count, count),
         "learning_rate": recipe.learning_rate,
@@ -299,15 +393,15 @@ def resolved(algorithm: str, model: NodeClassifier) -> dict[str, Any]:
     }
     found |= {part.name: getattr(settings, part.name) for part in dataclasses.fields(settings)}
     if isinstance(model, MLP) and settings.folds:
-        suited = FeatureNetworks.suited(count, model.num_features_)
+        suited = FeatureNetworks.suited(count, plan.facts.num_features)
         found |= {"epochs": suited.steps, "dropout": suited.dropout}
     return found
 
 
 def left_to_auto(algorithm: str) -> list[str]:
-    kind, base = ALGORITHMS[algorithm]
-    names = [field.name for field in dataclasses.fields(kind) if field.default == "auto"]
-    names += ["noise_ratios"] if kind in (GAP, ProGAP) else []
+    method_class, base = ALGORITHMS[algorithm]
+    names = [field.name for field in dataclasses.fields(method_class) if field.default == "auto"]
+    names += ["noise_ratios"] if method_class in (GAP, ProGAP) else []
     return [name for name in names if name not in base and (algorithm, name) not in NO_VALUE]
 
 
@@ -318,10 +412,48 @@ def written_out(algorithm: str, ledger: Ledger) -> tuple[NodeClassifier, dict[st
     """
     options = {"epochs": "auto"} if "epochs" in parameters(algorithm) else {}
     model = quick(algorithm, ledger=ledger.path, **options).fit(graph_for(algorithm))
-    values = resolved(algorithm, model)
+    return model, values_of_auto(algorithm, model, model.plan_, **options)
+
+
+def values_of_auto(
+    algorithm: str, model: NodeClassifier, plan: Plan[Any], **options: Any
+) -> dict[str, Any]:
+    values = resolved(algorithm, model, plan)
     named = {name: values[name] for name in left_to_auto(algorithm)}
     unused = quick(algorithm, **{**options, **named}).unused_parameters(graph_for(algorithm))
-    return model, {name: value for name, value in named.items() if name not in unused}
+    return {name: value for name, value in named.items() if name not in unused}
+
+
+def used_settings(plan: Plan[Any]) -> dict[str, Any]:
+    """Return the settings of a plan as far as they do something on the graph of these tests."""
+    assert plan.facts is not None
+    count, settings = plan.facts.num_train, plan.settings
+    found = {part.name: getattr(settings, part.name) for part in dataclasses.fields(settings)}
+    # No edge has a direction here.
+    found.pop("symmetrises", None)
+    for name, recipe in found.items():
+        if isinstance(recipe, Recipe):
+            # A batch of more than all training nodes is one of all.
+            nodes, size = (min(one or count, count) for one in (recipe.nodes, recipe.batch_size))
+            found[name] = dataclasses.replace(recipe, nodes=nodes, batch_size=size)
+    return found
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_values_of_auto_written_out_make_the_same_plan(algorithm):
+    data = graph_for(algorithm)
+    options = {"epochs": "auto"} if "epochs" in parameters(algorithm) else {}
+    model = quick(algorithm, **options)
+    plan = model.plan_for(data)
+    chosen = (plan.options or (plan,))[-1]
+    values = values_of_auto(algorithm, model, chosen, **options)
+    other = quick(algorithm, **{**options, **values}).plan_for(data)
+    assert len(values) > 1
+    assert other.promise.events == plan.promise.events
+    pairs = zip(other.options or (other,), plan.options or (plan,), strict=True)
+    for written, left in pairs:
+        assert used_settings(written) == used_settings(left)
+        assert (written.hops, written.training) == (left.hops, left.training)
 
 
 def check_alike(algorithm: str, ledger: Ledger, first: NodeClassifier, **values: Any) -> None:

@@ -7,11 +7,12 @@ import copy
 import numpy as np
 import pytest
 from gapcases import quick
-from methodgraphs import small_graph
+from methodgraphs import small_graph, with_arcs
 from suited import seeded, suited
 
-from gapgnn import GAP, Graph, GraphSAGE, LabelGAP, NodeLabelGAP, ProGAP
+from gapgnn import GAP, Graph, GraphSAGE, LabelGAP, NodeLabelGAP, PrivateHops, ProGAP
 from gapgnn.methods import graphsage as sage_module
+from gapgnn.privacy import Directed, observed_by
 from gapgnn.privacy.accounting.events import Gaussian
 from gapgnn.privacy.guarantee import Guarantee
 from gapgnn.privacy.mechanisms.noise import NoiseSource
@@ -67,9 +68,9 @@ def test_labels_outside_the_new_graphs_training_set_change_no_prediction(
     hidden = getattr(new, where)
     assert hidden.any()
     changed = new._replace(labels=np.where(hidden, (new.labels + 1) % 3, new.labels))
-    told = new._replace(labels=np.where(new.train_mask, (new.labels + 1) % 3, new.labels))
+    relabelled = new._replace(labels=np.where(new.train_mask, (new.labels + 1) % 3, new.labels))
     answers, released = [], []
-    for each in (new, changed, told):
+    for each in (new, changed, relabelled):
         mine = copy.deepcopy(model)
         answers.append(mine.predict_proba(each))
         released.append(list(mine.releases_.hops.values())[-1].hops)
@@ -148,6 +149,55 @@ def test_randomised_edges_of_two_predictions_are_drawn_apart(graph, ledger, monk
     assert not np.array_equal(first, second)
 
 
+class Watching:
+    """Lists the releases of a run."""
+
+    def __init__(self):
+        self.seen = []
+
+    def begin(self, purpose, **about):
+        pass
+
+    def release(self, release, output):
+        self.seen.append(release)
+        return output
+
+
+@pytest.mark.parametrize("is_directed", [False, True])
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        (GAP, {"epochs": 1}),
+        (ProGAP, {"epochs": 1}),
+        (LabelGAP, {"epochs": 1, "folds": 0, "directions": "along"}),
+        (PrivateHops, {}),
+    ],
+)
+def test_a_further_graph_is_released_and_charged_under_the_relation_of_its_own_direction(
+    graph, ledger, method, options, is_directed
+):
+    """A symmetric one is read with noise for whole edges, whatever the first one was."""
+    arcs = graph.adjacency().tocoo()
+    directed = with_arcs(graph, arcs.row < arcs.col, directed=True)
+    first, second = (graph, directed) if is_directed else (directed, graph)
+    given = {name: one for name, one in options.items() if name != "directions" or not is_directed}
+    model = method(epsilon=4.0, hops=1, ledger=ledger.path, **given).fit(first)
+    watching = Watching()
+    with observed_by(watching):
+        model.transform(second) if method is PrivateHops else model.predict(second)
+    trained, charged = ledger.entries()
+    assert trained.relation == ("undirected" if is_directed else "directed")
+    assert charged.relation == ("directed" if is_directed else "undirected")
+    (event,), (release,) = charged.events, watching.seen
+    assert release.sensitivity == pytest.approx(1.0 if is_directed else 2**0.5)
+    assert release.scale / release.sensitivity == pytest.approx(event["noise_multiplier"])
+    assert event["noise_multiplier"] == trained.events[0]["noise_multiplier"]
+    assert [str(one.relation) for one in model.card_.releases] == [
+        trained.relation,
+        charged.relation,
+    ]
+
+
 # The card
 
 
@@ -158,8 +208,7 @@ def test_the_card_prices_an_edge_with_the_square_root_of_two(epsilon, of_an_edge
     promise = Guarantee.resolve(
         graph,
         [Gaussian(1.0, count=2)],
-        level="edge",
-        relation="directed",
+        relation=Directed(),
         epsilon=epsilon,
         delta=1e-7,
     )

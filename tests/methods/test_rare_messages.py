@@ -74,18 +74,18 @@ def test_without_declared_rates_the_direction_is_read(prior, rare):
 @pytest.mark.parametrize("shares", [[0.5, 0.5], [0.77, 0.23], [0.9, 0.07, 0.03]])
 def test_codes_are_nearer_to_each_other_by_their_scale(shares):
     prior = torch.tensor(shares, dtype=torch.float64)
-    apart = torch.pdist(class_codes(len(shares))).max()
+    farthest = torch.pdist(class_codes(len(shares))).max()
     around = torch.pdist(class_codes(len(shares), prior=prior)).max()
-    assert float(apart / around) == pytest.approx(code_scale(len(shares), prior), rel=1e-5)
+    assert float(farthest / around) == pytest.approx(code_scale(len(shares), prior), rel=1e-5)
 
 
 def test_declared_rates_reach_what_is_read(rare):
     label = Label("class", ("common", "rare"), rates=(0.95, 0.05))
     graph = replace(rare, schema=Schema(label=label), label_names=("common", "rare"))
     model = NodeLabelGAP(epsilon=8.0, epochs=1, hop_share=0.8, insecure_noise_seed=1).fit(graph)
-    kinds = model._votes(graph, torch.tensor(graph.train_mask).unsqueeze(0))
-    assert kinds._is_uneven_pair
+    types = model._votes(graph, torch.tensor(graph.train_mask).unsqueeze(0))
+    assert types._is_uneven_pair
     model = NodeLabelGAP(epsilon=8.0, epochs=1, hop_share=0.8, insecure_noise_seed=1).fit(rare)
-    kinds = model._votes(rare, torch.tensor(rare.train_mask).unsqueeze(0))
-    assert not kinds._is_uneven_pair
+    types = model._votes(rare, torch.tensor(rare.train_mask).unsqueeze(0))
+    assert not types._is_uneven_pair
     assert np.isfinite(model.predict_proba(rare)).all()

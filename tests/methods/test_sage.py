@@ -13,6 +13,7 @@ from suited import seeded, suited
 from gapgnn import GraphSAGE, load_model
 from gapgnn.errors import InputError, PrivacyError
 from gapgnn.methods import graphsage as sage_module
+from gapgnn.privacy import AddRemove, Directed, Undirected
 from gapgnn.privacy.accounting.events import Gaussian, RandomisedResponse
 from gapgnn.privacy.guarantee import Guarantee
 from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation
@@ -136,7 +137,7 @@ def test_another_graph_of_the_same_people_is_charged_to_them(level, graph, ledge
 def test_randomised_edges_are_a_pure_release(perturbation, graph, ledger):
     model = quick("edge", perturbation=perturbation, ledger=ledger.path).fit(graph)
     card = model.card_
-    assert (card.epsilon, card.delta, card.relation) == (4.0, 0.0, "undirected")
+    assert (card.epsilon, card.delta, str(card.relation)) == (4.0, 0.0, "undirected")
     assert card.accountant == "pure"
     assert "randomised" in card.messages
     (charge,) = ledger.entries()
@@ -146,7 +147,7 @@ def test_randomised_edges_are_a_pure_release(perturbation, graph, ledger):
 
 def test_under_directed_an_edge_costs_twice_and_the_card_says_so(graph):
     card = quick("edge", relation="directed").fit(graph).card_
-    assert card.relation == "directed"
+    assert card.relation == Directed()
     assert any("under undirected, is 8.00" in warning for warning in card.warnings)
 
 
@@ -159,7 +160,7 @@ def test_node_level_charges_training_and_aggregation_together(graph):
     assert training["noise_multiplier"] == pytest.approx(11 * card.noise_multiplier)
     assert aggregation["noise_multiplier"] == pytest.approx(card.noise_multiplier)
     assert 0.99 * 4.0 <= card.epsilon <= 4.0
-    assert (card.max_degree, card.relation) == (5, "add-remove")
+    assert (card.max_degree, card.relation) == (5, AddRemove())
 
 
 def test_node_level_noise_is_what_was_charged(graph, spied, steps):
@@ -247,8 +248,7 @@ def test_the_command_line_trains_sage(capsys, ledger, tmp_path):
 
 
 def pure(graph, events, epsilon):
-    asked = {"level": "edge", "relation": "undirected", "delta": "auto"}
-    return Guarantee.pure(graph, events, epsilon=epsilon, **asked)
+    return Guarantee.pure(graph, events, epsilon=epsilon, relation=Undirected(), delta="auto")
 
 
 @pytest.mark.parametrize("bits", [1, 2])

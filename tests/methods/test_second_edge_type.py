@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from methodgraphs import with_arcs
 from typedgraphs import MANY, NUM_NODES, STRANGERS, unlike_types
 
 from gapgnn import GAP, GraphSAGE, LabelGAP, NodeLabelGAP
 from gapgnn.cli.main import main
 from gapgnn.errors import InputError, PrivacyError
+from gapgnn.graph import join_edge_types
 from gapgnn.graph.transforms import with_absent
 from gapgnn.methods import NeighborVote
-from gapgnn.privacy import auto_delta, observed_by
+from gapgnn.methods.label_gap.codes import class_scores, mean_codes
+from gapgnn.methods.label_gap.node_votes import SHARPNESS, Votes
+from gapgnn.privacy import PrivateSession, SessionOptions, auto_delta, observed_by
+from gapgnn.privacy.accounting import Gaussian
 from gapgnn.privacy.ledger import People
+from gapgnn.rng import NoiseKey
 
 NODE = {"epochs": 1, "batch_size": 60, "epsilon": 8.0}
 
@@ -105,10 +112,22 @@ class TestDelta:
         options = {"epochs": 1, "hops": 1, "delta": 5e-4, "ledger": ledger.path}
         first, every = (
             LabelGAP(**options).fit(graph).card_
-            for graph in (unlike_types()._replace(more=()), unlike_types())
+            for graph in (unlike_types()._replace(more_edge_types=()), unlike_types())
         )
         assert not any("delta" in line for line in first.warnings)
         assert any("delta" in line for line in every.warnings)
+
+
+class TestAmounts:
+    def test_the_card_covers_and_names_amounts_of_the_second_type_alone(self, ledger):
+        graph = unlike_types(weighted=True)
+        card = GAP(epochs=1, hops=1, ledger=ledger.path).fit(graph).card_
+        assert any("The amount of an edge" in line for line in card.covered)
+        assert [what for what, _ in card.public if "amounts" in what] == [
+            "bounds of the amounts of visits"
+        ]
+        plain = GAP(epochs=1, hops=1, ledger=ledger.path).fit(unlike_types()).card_
+        assert not any("amount" in line for line in plain.covered)
 
 
 class TestRefusals:
@@ -138,6 +157,31 @@ class TestRefusals:
             model.predict(unlike_types(weighted=True))
 
 
+class TestPrice:
+    @pytest.mark.parametrize(
+        "model",
+        [
+            GAP(level="node", hops=2, max_degree=4, batch_size=60),
+            LabelGAP(level="edge", hops=2, edge_types="each"),
+            LabelGAP(level="edge", hops=2),
+        ],
+        ids=["node level", "an edge of each type", "the union beside the types"],
+    )
+    def test_a_session_refuses_hops_of_which_one_type_alone_is_paid_for(self, model, ledger):
+        graph = unlike_types()
+        plan = model.plan_for(graph)
+        events = [
+            replace(event, count=2) if isinstance(event, Gaussian) else event
+            for event in plan.promise.events
+        ]
+        assert events != list(plan.promise.events)
+        less = replace(plan, guarantee=replace(plan.promise, events=tuple(events)))
+        options = SessionOptions([NoiseKey.fresh()], ledger=ledger.path)
+        with pytest.raises(PrivacyError, match="must be paid for"):
+            PrivateSession(less, graph, options).open()
+        assert not ledger.entries()
+
+
 class TestRows:
     def test_whoever_stands_in_lists_of_the_second_type_alone_has_a_released_row(self, ledger):
         graph = unlike_types(directed=True, strangers=True)
@@ -158,3 +202,47 @@ class TestRows:
         exact = np.log2(1 + lengths[graph.train_mask]).sum()
         assert float(value) == pytest.approx(exact, abs=1e-2)
         assert not math.isclose(exact, np.log2(2) * graph.train_mask.sum())
+
+    def test_whoever_has_lists_of_the_second_type_alone_sends_in_the_second_hop(self, ledger):
+        graph = unlike_types(directed=True)
+        nothing = with_arcs(graph, np.zeros(graph.num_arcs, dtype=bool), directed=True)
+        alone = join_edge_types({"calls": nothing, "visits": graph.more_edge_types[0]})
+        found = observed(NodeLabelGAP(**NODE, own="features", ledger=ledger.path), alone)
+        (second,) = (one for name, one in found.items() if name.startswith("hop 4"))
+        assert np.abs(second.value).sum() > 1
+
+    def test_the_second_hop_reads_of_each_type_the_lists_of_that_type(self):
+        graph = unlike_types(directed=True)
+        sends = torch.tensor(graph.train_mask).unsqueeze(0)
+        votes = Votes(graph, NUM_NODES, 3, "features", sends, 1.0)
+        rows = torch.randn(1, NUM_NODES, 4, generator=torch.Generator().manual_seed(0))
+        codes, sums = votes._codes, []
+        for one_type, own in zip(graph.edge_types, rows[0].double().chunk(2, dim=-1), strict=True):
+            listed = torch.from_numpy(one_type.adjacency() @ own.numpy())
+            sums.append(listed / torch.tensor(one_type.out_degrees).sqrt().unsqueeze(-1))
+        both = (sums[0] + sums[1]).float() / math.sqrt(2)
+        wanted = mean_codes(SHARPNESS * class_scores(both, codes), codes)
+        others = ~graph.train_mask
+        for found in votes._guesses(rows):
+            torch.testing.assert_close(found[0][others], wanted[others], atol=1e-4, rtol=0)
+
+
+class TestFingerprint:
+    """By it the ledger, a checkpoint and a folder know which graph a charge was for."""
+
+    def test_another_edge_weight_or_name_of_any_type_is_another_graph(self):
+        weighted = unlike_types(directed=True, weighted=True, strangers=True)
+        calls, visits = weighted._replace(more_edge_types=()), weighted.more_edge_types[0]
+        types = {"calls": calls, "mails": calls, "visits": visits}
+        first = join_edge_types(types)
+        plain = unlike_types(directed=True, strangers=True).more_edge_types[0]
+        fewer = unlike_types(directed=True, weighted=True).more_edge_types[0]
+        for name in types:
+            less = with_arcs(calls, np.arange(calls.num_arcs) > 0, directed=True)
+            others = [less] if name != "visits" else [plain, fewer]
+            for other in others:
+                changed = join_edge_types({**types, name: other})
+                assert changed.fingerprint != first.fingerprint
+        renamed = join_edge_types({"calls": calls, "notes": calls, "visits": visits})
+        assert renamed.fingerprint != first.fingerprint
+        assert join_edge_types(types).fingerprint == first.fingerprint

@@ -57,8 +57,8 @@ class TestEdgeLevel:
         assert len(Ledger().entries()) == before
         text = " ".join(card.to_markdown().split())
         assert "joint differential privacy" in text
-        assert "is for that person, or for whoever may know the list" in text
-        assert "Everybody's predictions, handed out together, would tell lists" in text
+        assert "is for that person, or for whoever may know them" in text
+        assert "Everybody's predictions, handed out together, would reveal neighbours" in text
         assert "everybody but the two people concerned are the same" in text
 
     def test_scores_are_the_prior_and_a_friends_odds(self, graph):
@@ -121,12 +121,14 @@ class TestEdgeLevel:
 
 class TestNodeLevel:
     @pytest.mark.parametrize("relation", ["add-remove", "replace"])
-    def test_one_pure_charge(self, graph, relation):
-        model = fitted(graph, "node", relation=relation, epsilon=2.0)
+    def test_one_pure_charge(self, graph, relation, tmp_path):
+        ledger = Ledger.init(tmp_path / "ledger.sqlite")
+        model = fitted(graph, "node", relation=relation, epsilon=2.0, ledger=ledger.path)
         card = model.card_
         assert (card.epsilon, card.delta, card.own) == (2.0, 0.0, "record")
         assert [event["event"] for event in card.events] == ["LabelResponse"]
-        (charge,) = [entry for entry in Ledger().entries() if entry.id == card.ledger.charge_id]
+        (charge,) = ledger.entries()
+        assert charge.id == card.ledger.charge_id
         assert (charge.epsilon, charge.delta) == (2.0, 0.0)
 
     def test_large_budgets_release_the_labels_and_small_ones_hide_them(self, graph):

@@ -51,11 +51,11 @@ def test_weights_are_those_of_ridge_regression(linear, rows, labels):
 
 
 def test_a_node_that_counts_twice_is_there_twice(rows, labels):
-    worth = torch.ones(60)
-    worth[:20] = 2
+    weights = torch.ones(60)
+    weights[:20] = 2
     twice = torch.cat([torch.arange(60), torch.arange(20)])
     counted, repeated = LinearBySize(1, 9, 3), LinearBySize(1, 9, 3)
-    counted.solve(0, rows, labels, worth)
+    counted.solve(0, rows, labels, weights)
     repeated.solve(0, rows[twice], labels[twice], torch.ones(80))
     torch.testing.assert_close(counted(rows), repeated(rows), atol=1e-3, rtol=0)
 

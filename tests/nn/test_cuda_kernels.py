@@ -40,10 +40,10 @@ def test_a_weight_gradient_in_parts_is_the_whole_one(count, monkeypatch):
     whole = torch.baddbmm(bias, inputs, weight)
     parted = fused.long_product(inputs.split([1, 3], dim=2), weight, bias)
     assert torch.allclose(parted, whole)
-    slope = torch.randn_like(whole)
+    gradient = torch.randn_like(whole)
     for one, other in zip(
-        torch.autograd.grad(whole, leaves, slope),
-        torch.autograd.grad(parted, leaves, slope),
+        torch.autograd.grad(whole, leaves, gradient),
+        torch.autograd.grad(parted, leaves, gradient),
         strict=True,
     ):
         assert torch.allclose(one, other)
@@ -58,8 +58,8 @@ def test_a_product_of_shared_inputs_is_that_of_each_replica(has_bias):
     weight, bias = leaves[0], leaves[1] if has_bias else None
     found, wanted = fused.shared_product([inputs], weight, bias), linear(inputs, weight, bias)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
-    slope = torch.randn(wanted.shape, generator=generator)
-    pairs = (torch.autograd.grad(result, leaves, slope) for result in (found, wanted))
+    gradient = torch.randn(wanted.shape, generator=generator)
+    pairs = (torch.autograd.grad(result, leaves, gradient) for result in (found, wanted))
     for one, other in zip(*pairs, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
@@ -95,7 +95,7 @@ def test_norm_and_activation_are_those_of_float64(activation, count, channels, i
     if is_beside:
         values = values.permute(1, 0, 2)
     weight, bias = (torch.randn(3, channels, generator=generator).cuda() for _ in range(2))
-    slope = torch.randn(3, count, 3 * channels, generator=generator).cuda()[
+    gradient = torch.randn(3, count, 3 * channels, generator=generator).cuda()[
         ..., channels : 2 * channels
     ]
     leaves = [part.detach().requires_grad_() for part in (values, weight, bias)]
@@ -103,14 +103,14 @@ def test_norm_and_activation_are_those_of_float64(activation, count, channels, i
     found = fused.norm_and_activation(
         *leaves, *running, momentum=1.0, epsilon=1e-5, activation=activation
     )
-    gradients = torch.autograd.grad(found, leaves, slope)
+    gradients = torch.autograd.grad(found, leaves, gradient)
     exact = [part.detach().double().requires_grad_() for part in (values, weight, bias)]
     expected = plain_norm(*exact, activation)
     assert torch.allclose(found.double(), expected, atol=1e-4)
     assert torch.allclose(running[0].double(), values.double().mean(1), atol=1e-5)
     assert torch.allclose(running[1].double(), values.double().var(1), rtol=1e-4)
     for one, other in zip(
-        gradients, torch.autograd.grad(expected, exact, slope.double()), strict=True
+        gradients, torch.autograd.grad(expected, exact, gradient.double()), strict=True
     ):
         size = float(other.abs().max()) + 1e-3
         assert float((one.double() - other).abs().max()) < 1e-3 * size
@@ -140,14 +140,14 @@ def test_a_narrow_product_and_its_gradients_are_those_of_float64(count, width, o
     leaves = [*values.split(width, dim=2), torch.randn(3, 2 * width, out, generator=generator)]
     leaves += [torch.randn(3, 1, out, generator=generator)] if has_bias else []
     leaves = [part.cuda().detach().requires_grad_() for part in leaves]
-    slope = torch.randn(3, count, out, generator=generator).cuda()
+    gradient = torch.randn(3, count, out, generator=generator).cuda()
     exact = [part.detach().double().requires_grad_() for part in leaves]
     found = fused.long_product(leaves[:2], leaves[2], leaves[3] if has_bias else None)
     expected = torch.cat(exact[:2], dim=2) @ exact[2] + (exact[3] if has_bias else 0)
     pairs = [(found, expected)]
     pairs += zip(
-        torch.autograd.grad(found, leaves, slope),
-        torch.autograd.grad(expected, exact, slope.double()),
+        torch.autograd.grad(found, leaves, gradient),
+        torch.autograd.grad(expected, exact, gradient.double()),
         strict=True,
     )
     for one, other in pairs:
@@ -155,7 +155,7 @@ def test_a_narrow_product_and_its_gradients_are_those_of_float64(count, width, o
 
 
 @with_marks(on_gpu)
-def test_slopes_alone_are_the_gradient_of_the_weighted_losses():
+def test_gradients_alone_are_the_gradient_of_the_weighted_losses():
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(2, 301, 7, generator=generator).cuda().requires_grad_()
     labels = torch.randint(7, (301,), generator=generator).cuda()

@@ -180,9 +180,9 @@ def arguments(mlp, inputs):
 
 
 @pytest.mark.parametrize("activation", ["selu", "elu", "relu", "tanh", "gelu"])
-@pytest.mark.parametrize("kind", INPUTS)
-def test_a_normed_product_has_the_values_gradients_and_statistics_of_the_layer(kind, activation):
-    inputs = INPUTS[kind]()
+@pytest.mark.parametrize("case", INPUTS)
+def test_a_normed_product_has_the_values_gradients_and_statistics_of_the_layer(case, activation):
+    inputs = INPUTS[case]()
     assert lookup("normed_layer", CPU, *arguments(normed_mlp(), inputs)) is cpu.normed_product
     found = results(normed_mlp(activation), inputs)
     with kernels_off():
@@ -199,9 +199,9 @@ def test_a_layer_without_an_activation_after_its_norm_is_left_linear():
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["dense", "sparse", "repeated"])
-def test_a_replica_has_the_same_bits_alone_and_beside_others(kind):
-    inputs = INPUTS[kind]()
+@pytest.mark.parametrize("case", ["dense", "sparse", "repeated"])
+def test_a_replica_has_the_same_bits_alone_and_beside_others(case):
+    inputs = INPUTS[case]()
     whole = results(normed_mlp(), inputs)
     alone = inputs[:1].clone() if isinstance(inputs, torch.Tensor) else inputs
     for one, other in zip(whole, results(normed_mlp(replicas=1), alone), strict=True):

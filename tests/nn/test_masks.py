@@ -68,7 +68,7 @@ def test_a_replica_is_blanked_alike_with_and_without_others(device):
     assert torch.equal(both[:, 1], alone[:, 0])
 
 
-def test_slopes_are_blanked_where_values_were(device):
+def test_gradients_are_blanked_where_values_were(device):
     values = torch.ones(2, 300, 3, device=device, requires_grad=True)
     masks = Masks(SEEDS, device)
     first, second = (masks.dropped(values, THRESHOLD, LEVELS) for _ in range(2))

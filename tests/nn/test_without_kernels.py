@@ -18,6 +18,8 @@ from gapgnn import (
 )
 from gapgnn.nn.kernels import kernels_off
 
+pytestmark = pytest.mark.gate
+
 PRIVATE = {"level": "node", "epsilon": 16.0, "batch_size": 60}
 TWO_HOPS = {"hops": 2}
 # Method, options, and whether so few nodes and epochs are enough to be right in most cases.

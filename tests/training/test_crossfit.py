@@ -1,4 +1,4 @@
-"""Nobody is told by a network that has seen the own label, and steps that read some nodes."""
+"""Nobody is scored by a network that has seen the own label, and steps that read some nodes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def graph():
 
 
 def hop_zero(graph, **more):
-    """What features say about everybody, which stages read and others are sent."""
+    """The feature model of everybody, which stages read and others are sent."""
     return LabelGAP(**QUICK, **more).fit(graph).releases_.training().hops[0]
 
 
@@ -53,7 +53,7 @@ def test_what_is_said_about_a_training_node_does_not_follow_from_its_label(place
     )
 
 
-def test_a_training_node_that_is_told_by_all_networks_would_be_seen(graph, monkeypatch):
+def test_a_training_node_that_is_scored_by_all_networks_would_be_seen(graph, monkeypatch):
     """Planted: a stage reads, of a training node, networks that have seen its label."""
     node = int(np.flatnonzero(graph.train_mask)[0])
     assert echo(graph, node) == 0
@@ -165,7 +165,7 @@ def test_large_graphs_are_read_in_parts_and_say_the_same(graph, monkeypatch):
     np.testing.assert_allclose(whole.predict_proba(graph), expected, atol=1e-6)
 
 
-def test_networks_of_a_fold_are_heard_alike_and_the_linear_one_as_much_as_both(graph):
+def test_networks_of_a_fold_count_alike_and_the_linear_one_as_much_as_both(graph):
     rng = torch.Generator().manual_seed(0)
     networks, shallow, rows = (torch.randn(2, 9, 3, generator=rng) for _ in range(3))
     linear, labels = LinearBySize(2, 3, 3), torch.arange(9) % 3
@@ -184,9 +184,9 @@ def test_networks_of_a_fold_are_heard_alike_and_the_linear_one_as_much_as_both(g
 
 
 def test_no_choice_of_width_or_activation_changes_which_networks_there_are(graph):
-    for kind in (MLP, LabelGAP):
+    for method_class in (MLP, LabelGAP):
         for more in ({}, {"hidden": 8}, {"activation": "relu"}):
-            assert "shallow" in kind(**QUICK_OF[kind], **more).fit(graph).modules_
+            assert "shallow" in method_class(**QUICK_OF[method_class], **more).fit(graph).modules_
 
 
 def test_a_step_reads_part_of_many_nodes(monkeypatch):
@@ -202,7 +202,7 @@ def test_a_step_reads_part_of_many_nodes(monkeypatch):
     monkeypatch.setattr("gapgnn.training.recipe.STEP_NODES", 50)
     model = MLP(level="edge", epochs=40, class_weight="balanced").fit(graph)
     roles = int((graph.train_mask | graph.val_mask | graph.test_mask).sum())
-    # Of two kinds of networks.
+    # Of two sorts of networks.
     assert len(sizes) == 2 * 40
     assert max(sizes) < roles / 5
     assert model.score(graph) > 1.2 / graph.num_classes

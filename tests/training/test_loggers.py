@@ -1,24 +1,30 @@
-"""A logger writes what a callback is told, and at node level that is no private figure."""
+"""A logger writes what a callback receives, and at node level that is no private figure."""
 
 from __future__ import annotations
 
 import builtins
+import io
 import json
+import sys
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 from methodgraphs import small_graph
+from rich.console import Console
 
 from gapgnn import GAP, MLP, GraphSAGE, LabelGAP, NodeLabelGAP, ProGAP
 from gapgnn.errors import UnavailableError
+from gapgnn.training import callbacks
 from gapgnn.training.callbacks import (
     JsonlLogger,
     Outlook,
     ProgressBars,
+    Recorder,
     Several,
     Silent,
     TensorBoardLogger,
+    watched,
 )
 
 
@@ -181,10 +187,6 @@ def test_a_method_announces_its_trainings_to_watchers_that_want_to_know(method) 
 
 
 def test_bars_show_the_estimate_and_lines_tell_what_is_done() -> None:
-    import io
-
-    from rich.console import Console
-
     text = io.StringIO()
     console = Console(file=text, force_terminal=True, width=120, highlight=False)
     with ProgressBars(console, lines=True) as bars:
@@ -195,3 +197,32 @@ def test_bars_show_the_estimate_and_lines_tell_what_is_done() -> None:
         bars.advance("encoder", loss=0.4)
     assert "encoder: 2 steps in " in text.getvalue()
     assert " left" in text.getvalue()
+
+
+class TestALongRunSaysHowLongItTakes:
+    @pytest.mark.parametrize(("seconds", "said"), [(1.0, True), (0.09, False)])
+    def test_once_and_only_if_it_is_long(self, monkeypatch, seconds, said):
+        clock = Clock()
+        monkeypatch.setattr(callbacks.time, "monotonic", clock)
+        out = io.StringIO()
+        bars = ProgressBars(Console(file=out, width=80), says_total=True)
+        bars._outlook = Outlook(clock)
+        bars.expect(["encoder", "classifier"])
+        bars.start("encoder", 50)
+        for _ in range(50):
+            clock.now += seconds
+            bars.advance("encoder")
+        bars._bars.stop()
+        text = out.getvalue()
+        # After two steps of a second: two phases of fifty.
+        assert text == ("This takes about 1 min 40 s: 1 min 38 s more.\n" if said else "")
+
+    def test_a_script_on_a_terminal_has_bars_and_one_in_a_pipe_has_none(self, monkeypatch):
+        for is_terminal in (True, False):
+            monkeypatch.setattr(sys.stderr, "isatty", lambda seen=is_terminal: seen, raising=False)
+            with watched(None, None, on="cpu") as watcher:
+                assert isinstance(watcher, Recorder)
+                bars = [one for one in watcher._others._callbacks if isinstance(one, ProgressBars)]
+            assert bool(bars) == is_terminal
+        with watched(Silent(), None, on="cpu") as watcher:
+            assert type(watcher).__name__ == "Unwatched"

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from methodgraphs import small_graph
 from sklearn import metrics as oracle
+from suited import decided
 
 from gapgnn import MLP, GraphSAGE, LabelGAP, NodeLabelGAP
 from gapgnn.errors import InputError, PrivacyError
@@ -106,7 +107,7 @@ class TestShortcomings:
         probabilities = np.eye(2)[answers] if probabilities is None else probabilities
         return measure(probabilities, answers, self.labels, ["low", "high"])
 
-    def test_a_model_that_only_answers_the_largest_class_is_told_so(self):
+    def test_a_model_that_only_answers_the_largest_class_is_reported(self):
         found = shortcomings([self.figures(np.zeros(100, dtype=int))])
         assert "always answering 'low', which is right for 90.0%" in found[0]
         assert (
@@ -114,10 +115,10 @@ class TestShortcomings:
             == "The recall of class 'high' is 0: not one of its test nodes is predicted as it."
         )
 
-    def test_a_model_that_finds_everybody_is_told_nothing(self):
+    def test_a_model_that_finds_everybody_is_not_reported(self):
         assert shortcomings([self.figures(self.labels)]) == []
 
-    def test_a_model_that_edges_do_not_help_is_told_so(self):
+    def test_a_model_that_edges_do_not_help_is_reported(self):
         good = self.figures(self.labels)
         (found,) = shortcomings([good], [good])
         assert found.startswith("Not better than ignoring the graph: features alone reach 100.0%")
@@ -132,18 +133,18 @@ class TestShortcomings:
         answers[90 : 90 + right] = answers[:wrong] = 1
         return self.figures(answers)
 
-    def test_a_threshold_that_beats_guessing_as_many_nodes_is_told_nothing(self):
+    def test_a_threshold_that_beats_guessing_as_many_nodes_is_not_reported(self):
         # Recall 30 % and precision 30 % of a class of 10 %: below the largest class in accuracy.
         some = self.flagged(3, 7)
         assert some.accuracy < some.majority
-        (told,) = shortcomings([some])
-        assert told.startswith("Not better than always answering 'low'")
+        (reported,) = shortcomings([some])
+        assert reported.startswith("Not better than always answering 'low'")
         for threshold in ("rate", 0.5):
             assert shortcomings([some], threshold=threshold) == []
 
-    def test_a_threshold_that_does_not_is_told_precision_and_share(self):
-        (told,) = shortcomings([self.flagged(1, 9)], threshold="rate")
-        assert told == (
+    def test_a_threshold_that_does_not_is_reported_with_precision_and_share(self):
+        (reported,) = shortcomings([self.flagged(1, 9)], threshold="rate")
+        assert reported == (
             "Not better than guessing by more than chance: 10.0% of the test nodes predicted as "
             "'high' are of it, and 10.0% of all test nodes."
         )
@@ -209,7 +210,7 @@ class TestClassWeights:
         settings = {"epochs": 15, **options}
 
         def answered(weight):
-            return int(MLP(class_weight=weight, **settings).fit(graph).predict(graph).sum())
+            return int(decided(MLP(class_weight=weight, **settings).fit(graph), graph).sum())
 
         assert answered([1, 50]) > answered([50, 1])
 
@@ -259,12 +260,14 @@ class TestThreshold:
     def test_the_validation_nodes_choose_and_predictions_follow(self, graph, tmp_path):
         model = LabelGAP(level="edge", threshold="auto", repeats=2, **QUICK).fit(graph)
         probabilities = model.predict_proba(graph)[:, 1]
-        assert np.array_equal(model.predict(graph), (probabilities >= model.threshold_).astype(int))
+        assert np.array_equal(
+            decided(model, graph), (probabilities >= model.threshold_).astype(int)
+        )
         val = graph.val_mask
         assert model.threshold_ == best_threshold(probabilities[val], graph.labels[val] == 1)
         model.save(tmp_path / "model")
         loaded = LabelGAP.load(tmp_path / "model")
-        assert np.array_equal(loaded.predict(graph), model.predict(graph))
+        assert np.array_equal(decided(loaded, graph), decided(model, graph))
 
     def test_at_node_level_it_must_be_a_number(self, graph):
         with pytest.raises(PrivacyError, match="`threshold` must be a number at level node"):
@@ -281,7 +284,7 @@ class TestThreshold:
         declared = replace(graph, schema=schema)
         model = LabelGAP(level="edge", threshold="rate", **QUICK).fit(declared)
         # Of those that do not train as many are called rare as are declared to be.
-        called = model.predict(declared)[~graph.train_mask]
+        called = decided(model, declared)[~graph.train_mask]
         assert called.sum() == pytest.approx(0.1 * len(called), abs=1)
         assert ("the threshold that as many predictions exceed as nodes are of the class") in dict(
             model.card_.not_charged

@@ -40,9 +40,9 @@ def read(graph: Graph, device: str = "cpu") -> torch.Tensor:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("kind", [np.asarray, sp.csr_array])
-def test_a_scaled_row_and_its_size(kind, device):
-    found = read(graph_of(kind(ROWS)), device)
+@pytest.mark.parametrize("case", [np.asarray, sp.csr_array])
+def test_a_scaled_row_and_its_size(case, device):
+    found = read(graph_of(case(ROWS)), device)
     assert found.shape == (len(ROWS), features_read(WIDTH, SCALE))
     squares = (ROWS.astype(np.float64) ** 2).sum(axis=1)
     wanted = [0.3 * math.log1p(square) for square in squares]
@@ -54,31 +54,31 @@ def test_a_scaled_row_and_its_size(kind, device):
     assert not found[1].any()
 
 
-@pytest.mark.parametrize("kind", [np.asarray, sp.csr_array])
-def test_all_rows_are_as_long_where_people_are_many(kind):
+@pytest.mark.parametrize("case", [np.asarray, sp.csr_array])
+def test_all_rows_are_as_long_where_people_are_many(case):
     scale, device = RowScale.suited(10_000), torch.device("cpu")
-    found = FeatureInputs(graph_of(kind(ROWS)), device, scale=scale).dense()[:, :-1]
+    found = FeatureInputs(graph_of(case(ROWS)), device, scale=scale).dense()[:, :-1]
     wanted = torch.tensor([6.0, 0.0, 6.0, 6.0, 6.0])
     torch.testing.assert_close(torch.linalg.vector_norm(found, dim=-1), wanted)
 
 
-@pytest.mark.parametrize("kind", [np.asarray, sp.csr_array])
-def test_the_unit_of_a_row_changes_its_size_and_nothing_else(kind):
-    once, often = (read(graph_of(kind(factor * ROWS[[0, 4]]))) for factor in (1, 1000))
+@pytest.mark.parametrize("case", [np.asarray, sp.csr_array])
+def test_the_unit_of_a_row_changes_its_size_and_nothing_else(case):
+    once, often = (read(graph_of(case(factor * ROWS[[0, 4]]))) for factor in (1, 1000))
     torch.testing.assert_close(once[:, :-1], often[:, :-1])
     assert (once[:, -1] < often[:, -1]).all()
 
 
-@pytest.mark.parametrize("kind", [np.asarray, sp.csr_array])
-def test_it_is_a_function_of_the_row_alone(kind):
-    whole = read(graph_of(kind(ROWS)))
+@pytest.mark.parametrize("case", [np.asarray, sp.csr_array])
+def test_it_is_a_function_of_the_row_alone(case):
+    whole = read(graph_of(case(ROWS)))
     for row in range(len(ROWS)):
-        assert torch.equal(read(graph_of(kind(ROWS[row : row + 1])))[0], whole[row])
+        assert torch.equal(read(graph_of(case(ROWS[row : row + 1])))[0], whole[row])
 
 
-@pytest.mark.parametrize("kind", [np.asarray, sp.csr_array])
-def test_every_way_to_read_it_agrees_with_a_store(kind, tmp_path):
-    graph = graph_of(kind(ROWS))
+@pytest.mark.parametrize("case", [np.asarray, sp.csr_array])
+def test_every_way_to_read_it_agrees_with_a_store(case, tmp_path):
+    graph = graph_of(case(ROWS))
     store_graph(graph, tmp_path / "store", parts=2)
     wanted = read(graph_of(ROWS))
     positions = torch.tensor([[4, 0], [3, 1]])
