@@ -12,7 +12,7 @@ import pytest
 import scipy.sparse as sp
 
 from gapgnn import Graph
-from gapgnn.attacks import links
+from gapgnn.attacks import links, reconstruction
 
 _learnt: dict[tuple[object, ...], links.Rows] = {}
 
@@ -30,5 +30,6 @@ def _once(learn: Callable[[Graph, int], links.Rows], graph: Graph, seed: int) ->
 @pytest.fixture
 def controls_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Learn the control of each graph, split and seed only once."""
-    learn = links._public_rows
-    monkeypatch.setattr(links, "_public_rows", lambda graph, seed: _once(learn, graph, seed))
+    learn = links.public_rows
+    for module in (links, reconstruction):
+        monkeypatch.setattr(module, "public_rows", lambda graph, seed: _once(learn, graph, seed))

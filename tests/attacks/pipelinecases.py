@@ -10,6 +10,7 @@ import numpy as np
 from gapgnn.audits.neighbours import Tables
 from gapgnn.audits.pipeline import Case, Outcome, audit_pipeline
 from gapgnn.cli.main import main
+from gapgnn.privacy import parse_relation
 
 CITIES, TEAMS = ("Rome", "Bern", "Oslo"), ("red", "green", "blue")
 SCHEMA = """\
@@ -18,17 +19,17 @@ column = "team"
 classes = ["blue", "green", "red", "violet"]
 
 [columns.age]
-kind = "number"
+type = "number"
 low = -3
 high = 5
 
 [columns.city]
-kind = "category"
+type = "category"
 values = ["Bern", "Rome"]
 """
 DATED = f"""{SCHEMA}
 [columns.joined]
-kind = "date"
+type = "date"
 low = "2010-01-01"
 high = "2030-01-01"
 format = "%d.%m.%Y"
@@ -39,7 +40,7 @@ LABEL_ONLY = SCHEMA.split("\n[columns.age]")[0]
 def tables(
     *, size: int = 150, directed: bool = False, schema: str | None = SCHEMA, matrix: bool = False
 ) -> Tables:
-    """Return people of three teams who mostly know their own; one class has a single member."""
+    """Return people of three teams with links mostly inside a team; one class has one member."""
     rng = np.random.default_rng(5)
     team = rng.integers(0, 3, size)
     ids = [str(3 * k + 100) for k in range(size)]
@@ -67,7 +68,7 @@ def tables(
 
 
 def with_dates(given: Tables) -> Tables:
-    """Return tables with a day in each row, some far out of its bounds and some no day at all."""
+    """Return tables with a date in each row, some far out of bounds and some unreadable."""
     rng = np.random.default_rng(6)
     cells = [f"{rng.integers(1, 29):02d}.0{rng.integers(1, 10)}.{y}" for y in range(1990, 2040)]
     cells += ["", "soon", "31.02.2020"]
@@ -76,7 +77,7 @@ def with_dates(given: Tables) -> Tables:
 
 
 def with_strangers(given: Tables) -> Tables:
-    """Return tables whose links also name people without a row, at either end."""
+    """Return tables with additional links to and from people without a row."""
     pairs = [("99999", given.ids[1]), (given.ids[2], "99998"), ("99999", "99998")]
     rest = ("7",) * (len(given.edge_columns) - 2)
     strangers = [(*pair, *rest) for pair in pairs]
@@ -84,7 +85,7 @@ def with_strangers(given: Tables) -> Tables:
 
 
 def weighed(given: Tables, *, bounds: tuple[str, str] = ("1", "50")) -> Tables:
-    """Give every link an amount; most lie between the bounds, some far above, a few say nothing."""
+    """Give every link an amount: most within the bounds, some far above, a few unreadable."""
     rng = np.random.default_rng(7)
     amounts = [f"{amount:.2f}" for amount in rng.lognormal(3, 1, len(given.edges))]
     amounts[3], amounts[5] = "", "unknown"
@@ -97,10 +98,10 @@ def weighed(given: Tables, *, bounds: tuple[str, str] = ("1", "50")) -> Tables:
     )
 
 
-def dealt(given: Tables) -> Tables:
-    """Deal the links to two edge types."""
+def split_by_type(given: Tables) -> Tables:
+    """Return the tables with every second link in a second edge type."""
     more = (("visits", given.edge_columns, given.edges[1::2]),)
-    return replace(given, kind="calls", edges=given.edges[::2], more=more)
+    return replace(given, edge_type="calls", edges=given.edges[::2], more=more)
 
 
 def audit(
@@ -108,7 +109,7 @@ def audit(
     level: str,
     relation: str,
     given: Tables | None = None,
-    kinds: Sequence[str] | None = None,
+    pairs: Sequence[str] | None = None,
     reference: bool = False,
     **options: object,
 ) -> list[Outcome]:
@@ -116,18 +117,17 @@ def audit(
     words = f"{words} --level {level} --relation {relation} --device cpu"
     if not reference and words.startswith("train"):
         words += " --no-compare"
-    is_cut = any(f" {method} " in words for method in ("gap", "progap", "sage"))
+    is_cut = any(f" {method} " in f" {words}" for method in ("gap", "progap", "sage", "embed"))
     if "--own record" in words:
         options.setdefault("keeps_rows", True)
     if level == "node" and is_cut:
         options.setdefault("max_degree", 3)
         words += " --max-degree 3"
-    case = Case(
-        tuple(words.split()), tables() if given is None else given, level, relation, **options
-    )  # type: ignore[arg-type]
-    return audit_pipeline(case, main, kinds=kinds)
+    given = tables() if given is None else given
+    case = Case(tuple(words.split()), given, parse_relation(relation, level), **options)  # type: ignore[arg-type]
+    return audit_pipeline(case, main, pair_types=pairs)
 
 
 def findings(outcomes: Sequence[Outcome]) -> list[str]:
     """Return everything that was found."""
-    return [f"{outcome.kind}: {text}" for outcome in outcomes for text in outcome.findings]
+    return [f"{outcome.pair_type}: {text}" for outcome in outcomes for text in outcome.findings]

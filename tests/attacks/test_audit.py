@@ -21,6 +21,8 @@ from gapgnn.errors import InputError, PrivacyError
 from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.privacy.card.card import PrivacyCard
 
+pytestmark = pytest.mark.gate
+
 RELATIONS = [
     ("edge", "directed"),
     ("edge", "undirected"),
@@ -69,17 +71,17 @@ def test_hops_that_hide_several_links_of_one_person(relation, epsilon, trials, s
 @pytest.mark.parametrize(
     "shape",
     [
-        {"relation": "5-arcs", "both_ways": True},
-        {"relation": "5-edges", "both_ways": True},
-        {"relation": "undirected", "both_ways": True},
+        {"relation": "5-arcs", "symmetrised": True},
+        {"relation": "5-edges", "symmetrised": True},
+        {"relation": "undirected", "symmetrised": True},
         {"relation": "5-edges", "edge_types": 2, "protects": "any", "weighted": True},
-        {"relation": "directed", "edge_types": 3, "both_ways": True},
-        {"relation": "undirected", "edge_types": 2, "apart": True},
+        {"relation": "directed", "edge_types": 3, "symmetrised": True},
+        {"relation": "undirected", "edge_types": 2, "without_union": True},
         {"relation": "5-edges", "edge_types": 2, "protects": "each"},
     ],
     ids=str,
 )
-def test_several_links_both_ways_and_of_several_kinds(shape):
+def test_k_edges_symmetrised_and_of_several_edge_types(shape):
     assert_sharp(audit_aggregation(epsilon=4.0, trials=10_000, **shape), 0.75)
 
 
@@ -115,8 +117,8 @@ def test_training_on_subgraphs_holds_and_the_bound_is_near_the_claim(noise):
 )
 def test_class_codes_hold_and_the_bound_is_near_the_claim(level, relation, epsilon, trials, share):
     options = {"relation": relation, "epsilon": epsilon, "delta": 1e-5}
-    kind = LabelGAP if level == "edge" else NodeLabelGAP
-    report = audit_messages(kind(**options), trials=trials, role="training")
+    method = LabelGAP if level == "edge" else NodeLabelGAP
+    report = audit_messages(method(**options), trials=trials, role="training")
     assert_sharp(report, share)
     assert report.details["relation"] == relation
     if level == "node":
@@ -265,35 +267,35 @@ def test_a_sage_at_node_level_is_audited_in_its_training_too(graph, ledger):
     assert training["sampling_rate"] == pytest.approx(60 / graph.train_mask.sum(), abs=0.01)
 
 
-@pytest.mark.parametrize("kind", [LabelGAP, GAP])
-def test_a_model_that_was_charged_for_fewer_hops_is_found(graph, ledger, monkeypatch, kind):
-    original = kind.plan
+@pytest.mark.parametrize("method", [LabelGAP, GAP])
+def test_a_model_that_was_charged_for_fewer_hops_is_found(graph, ledger, monkeypatch, method):
+    original = method.plan
 
     def for_one_hop(self, facts):
         plan = original(self, facts)
         (hops,) = plan.template
         return replace(plan, template=(replace(hops, count=1),))
 
-    monkeypatch.setattr(kind, "plan", for_one_hop)
+    monkeypatch.setattr(method, "plan", for_one_hop)
     options = {"hops": 3, "epochs": 2, "batch_norm": False}
     with pytest.raises(PrivacyError, match="every hop must be paid for"):
-        kind(ledger=ledger, epsilon=1.0, **options).fit(graph)
+        method(ledger=ledger, epsilon=1.0, **options).fit(graph)
     assert Ledger(ledger).entries() == []
-    # And where nobody asked before the release, its audit finds it.
+    # Without the check before the release, the audit finds it.
     monkeypatch.setattr(PrivateSession, "_check_paid", lambda self: None)
-    model = kind(ledger=ledger, epsilon=1.0, **options).fit(graph)
+    model = method(ledger=ledger, epsilon=1.0, **options).fit(graph)
     found = {audit["mechanism"]: audit["holds"] for audit in audit_model(model, trials=8_000)}
     assert not found["aggregation"]
     assert not found.get("messages", False)
 
 
-def test_weights_of_the_models_classes_are_not_asked_of_canaries(graph, ledger):
-    """A model of few, or of declared rates, is audited like any other."""
+def test_class_weights_of_the_model_are_not_applied_to_canaries(graph, ledger):
+    """A model with class weights is audited like any other."""
     weights = [1.0] * (graph.num_classes - 1) + [5.0]
     options = {"epsilon": 8.0, "epochs": 2, "class_weight": weights, "ledger": ledger}
-    # Of so few people no hop would be released, unless its share is given.
-    for kind, own in ((LabelGAP, {}), (NodeLabelGAP, {"hop_share": 0.5})):
-        model = kind(**own, **options).fit(graph)
+    # On a graph this small no hop would be released without a given share.
+    for method, own in ((LabelGAP, {}), (NodeLabelGAP, {"hop_share": 0.5})):
+        model = method(**own, **options).fit(graph)
         assert "messages" in {audit["mechanism"] for audit in audit_model(model, trials=400)}
 
 

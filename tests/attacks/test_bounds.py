@@ -86,18 +86,18 @@ def test_the_largest_of_several_bounds_shares_the_error():
     assert many.epsilon_lower_bound < alone.epsilon_lower_bound
 
 
-@pytest.mark.parametrize("chances", [1, 2])
-def test_a_violation_must_show_three_times(chances):
+@pytest.mark.parametrize("violations", [1, 2])
+def test_a_violation_must_show_three_times(violations):
     asked = []
 
     def attempt(run: Attempt) -> AuditReport:
         number = len(asked)
         asked.append(run.rng.random())
-        return AuditReport("x", 1.0, 1.1 + number if number < chances else 0.9, 0.0, 0.95, 100)
+        return AuditReport("x", 1.0, 1.1 + number if number < violations else 0.9, 0.0, 0.95, 100)
 
     report = confirmed("x", attempt, 100)
-    # Each run with coins of its own.
-    assert len(set(asked)) == chances + 1
+    # Each run has its own coins.
+    assert len(set(asked)) == violations + 1
     assert report.holds
     assert report.details["first_lower_bound"] == 1.1
 

@@ -21,7 +21,8 @@ from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.graph.transforms import random_split
 from gapgnn.methods.label_gap import node_level
 from gapgnn.methods.label_gap.node_votes import OF_OTHERS
-from gapgnn.privacy import observed_by
+from gapgnn.privacy import AddRemove, Replace, observed_by
+from gapgnn.privacy.mechanisms import NOISE_PATH
 from gapgnn.privacy.mechanisms.noise import NoiseSource
 from gapgnn.privacy.session import PrivateSession
 
@@ -42,10 +43,8 @@ def with_long_lists(given: Tables) -> Tables:
     return replace(given, edges=(*given.edges, *more))
 
 
-def outcomes_of(words: str, given: Tables, *kinds: str):
-    return audit_pipeline(
-        Case(tuple(words.split()), given, "node", "add-remove"), main, kinds=kinds
-    )
+def outcomes_of(words: str, given: Tables, *pairs: str):
+    return audit_pipeline(Case(tuple(words.split()), given, AddRemove()), main, pair_types=pairs)
 
 
 def released_in(outcome) -> set[str]:
@@ -56,22 +55,22 @@ WHOLE = {"mean out-degree", "hop 1", "hop 2", "classifier"}
 
 
 @pytest.mark.parametrize(
-    ("words", "kinds"),
+    ("words", "pair_types"),
     [
         (QUICK, ["first", "not-training"]),
         pytest.param(COMMAND, ["first", "not-training", "hub"], marks=pytest.mark.slow),
         pytest.param(f"{COMMAND} --relation replace", ["first", "hub"], marks=pytest.mark.slow),
     ],
 )
-def test_default_training_with_hops_cannot_tell_neighbours_apart(words, kinds):
+def test_default_training_with_hops_is_equal_on_neighbours(words, pair_types):
     given = with_long_lists(tables())
-    relation = "replace" if "replace" in words else "add-remove"
-    case = Case(tuple(words.split()), given, "node", relation)
-    outcomes = audit_pipeline(case, main, kinds=kinds)
+    relation = Replace() if "replace" in words else AddRemove()
+    case = Case(tuple(words.split()), given, relation)
+    outcomes = audit_pipeline(case, main, pair_types=pair_types)
     assert findings(outcomes) == []
     assert all(released_in(outcome) == WHOLE for outcome in outcomes)
     moved = {
-        outcome.kind: {one.name for one in outcome.releases if one.observed > 0.5}
+        outcome.pair_type: {one.name for one in outcome.releases if one.observed > 0.5}
         for outcome in outcomes
     }
     assert "hop 1" in moved["first"]
@@ -151,7 +150,7 @@ def test_noise_on_the_number_that_decides_is_drawn_once_for_all_repeats(monkeypa
     monkeypatch.setattr(NoiseSource, "add_laplace", counted)
     graph = random_split(social_graph(num_nodes=200, mean_degree=8, num_classes=3), seed=0)
     NodeLabelGAP(epsilon=8.0, epochs=1, repeats=2).fit(graph)
-    assert drawn == [("length of lists",)]
+    assert drawn == [(NOISE_PATH,)]
 
 
 def test_the_mean_is_over_the_public_number_of_people_and_not_the_exact_one(monkeypatch):

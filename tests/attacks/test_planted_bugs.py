@@ -46,6 +46,7 @@ from gapgnn.privacy import (
     Neighbors,
     OutDegreeNormalized,
     Release,
+    Replace,
     Symmetrized,
     UnionOfTypes,
     guarantee,
@@ -68,6 +69,8 @@ from gapgnn.privacy.mechanisms import (
 from gapgnn.privacy.mechanisms.noise import NoiseSource
 from gapgnn.privacy.session import PrivateSession
 from gapgnn.rng import NoiseKey
+
+pytestmark = pytest.mark.gate
 
 TRIALS = 8_000
 # What is found at one level is found at the other; the slow tests say so.
@@ -141,7 +144,7 @@ def test_noise_for_one_link_where_five_are_claimed(monkeypatch, claimed, used):
 
 def test_both_directions_at_the_sensitivity_of_one(monkeypatch):
     """An arc that moves two rows, charged as if it moved one."""
-    shared = {"relation": "directed", "both_ways": True, "epsilon": 4.0, "trials": TRIALS}
+    shared = {"relation": "directed", "symmetrised": True, "epsilon": 4.0, "trials": TRIALS}
     assert_sound(audit_aggregation, 0.8, **shared)
     monkeypatch.setattr(Symmetrized, "bound", staticmethod(Neighbors.bound))
     report = audit_aggregation(**shared)
@@ -188,35 +191,35 @@ def test_a_sampler_that_refills(monkeypatch):
     assert_broken(audit_sampler(epsilon=1.0, trials=2_000))
 
 
-EVENTS_OF_KINDS = [f"events of a hop along all edge types ({p})" for p in ("in memory", "on disk")]
+OF_ALL_TYPES = [f"events of a hop along all edge types ({p})" for p in ("in memory", "on disk")]
 
 
 @edge_or_node
-def test_one_edge_of_each_kind_charged_as_one_of_any(level):
+def test_one_edge_of_each_type_charged_as_one_of_any(level):
     options = {"level": level, "edge_types": 2, "protects": "each", "epsilon": 1.0}
     assert_sound(audit_aggregation, 0.4, **options, trials=TRIALS)
     # Half the price is a small fault: fewer trials miss it now and then.
     report = audit_aggregation(**{**options, "trials": 5 * TRIALS}, charged=2)
     assert_broken(report)
-    assert_counted(report, *EVENTS_OF_KINDS)
+    assert_counted(report, *OF_ALL_TYPES)
 
 
-def test_a_total_that_is_not_charged():
-    """Beside the sum of one kind the total moves too: twice what was paid for."""
+def test_a_union_that_is_not_charged():
+    """An edge moves the sum of its type and that of the union: twice what was charged."""
     options = {"edge_types": 2, "epsilon": 1.0, "trials": TRIALS}
     assert_sound(audit_aggregation, 0.4, **options)
-    assert_sound(audit_aggregation, 0.4, **options, apart=True)
+    assert_sound(audit_aggregation, 0.4, **options, without_union=True)
     report = audit_aggregation(**{**options, "trials": 5 * TRIALS}, charged=2)
     assert_broken(report)
-    assert_counted(report, *EVENTS_OF_KINDS)
+    assert_counted(report, *OF_ALL_TYPES)
 
 
-@pytest.mark.parametrize(("relation", "kinds"), [("2-arcs", 2), ("5-arcs", 3)])
-def test_arcs_of_several_kinds_that_meet_in_one_row_charged_as_if_they_did_not(
-    monkeypatch, relation, kinds
+@pytest.mark.parametrize(("relation", "edge_types"), [("2-arcs", 2), ("5-arcs", 3)])
+def test_arcs_of_several_types_that_meet_in_one_row_charged_as_if_they_did_not(
+    monkeypatch, relation, edge_types
 ):
-    """A total moves by sqrt(k min(k, M)) under `k-arcs`; sqrt(k) was charged."""
-    options = {"relation": relation, "edge_types": kinds, "epsilon": 4.0, "trials": 1_000}
+    """The union moves by sqrt(k min(k, M)) under `k-arcs`; sqrt(k) was charged."""
+    options = {"relation": relation, "edge_types": edge_types, "epsilon": 4.0, "trials": 1_000}
     report = audit_aggregation(**options)
     assert report.holds, report.sentence
     monkeypatch.setattr(
@@ -224,7 +227,7 @@ def test_arcs_of_several_kinds_that_meet_in_one_row_charged_as_if_they_did_not(
     )
     report = audit_aggregation(**options)
     assert_counted(report, "events of arcs that meet in one row")
-    # A model that would release such a total is audited as it was trained.
+    # A model that releases such a union is audited as it was trained.
     monkeypatch.setattr(edge_level, "releases_union", lambda num_types, **_: num_types > 1)
     halves = [social_graph(num_nodes=100, mean_degree=6, seed=seed) for seed in (1, 2)]
     graph = random_split(join_edge_types({"calls": halves[0], "visits": halves[1]}), seed=0)
@@ -235,7 +238,7 @@ def test_arcs_of_several_kinds_that_meet_in_one_row_charged_as_if_they_did_not(
 
 
 def keep_self_loops(monkeypatch):
-    """Let whoever lists and answers oneself write to the own row twice."""
+    """Let nodes with a self-loop send two messages to their own row."""
     original = OutDegreeNormalized.messages.func
 
     def with_loops(self):
@@ -246,14 +249,14 @@ def keep_self_loops(monkeypatch):
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace"])
-def test_whoever_lists_itself_writes_to_its_own_row_twice(monkeypatch, relation):
-    """`own="record"`: everybody sends to oneself, and a self-loop that was kept counted again."""
-    options = {"level": "node", "divided": True, "relation": relation, "trials": 200}
+def test_a_self_loop_that_counts_twice_in_its_own_row(monkeypatch, relation):
+    """Under `own="record"` every node sends to itself, and a kept self-loop sends once more."""
+    options = {"level": "node", "normalised": True, "relation": relation, "trials": 200}
     report = audit_aggregation(epsilon=4.0, **options)
     assert report.holds, report.sentence
     keep_self_loops(monkeypatch)
     report = audit_aggregation(epsilon=4.0, **options)
-    assert_counted(report, "how far somebody who lists and answers oneself moves a hop")
+    assert_counted(report, "how far a node with a self-loop that sends to itself moves a hop")
     graph = random_split(social_graph(num_nodes=200, mean_degree=8, num_classes=3), seed=0)
     options = {"own": "record", "relation": relation, "epsilon": 8.0, "epochs": 1}
     model = NodeLabelGAP(hop_share=0.5, **options).fit(graph)
@@ -261,15 +264,15 @@ def test_whoever_lists_itself_writes_to_its_own_row_twice(monkeypatch, relation)
     assert not found["aggregation"]["holds"]
 
 
-def test_a_total_that_shares_the_noise_of_a_kind(monkeypatch):
-    """Less the sum of that kind, the total is what arrives along the others, without noise."""
+def test_a_union_that_shares_the_noise_of_an_edge_type(monkeypatch):
+    """The union minus the sum of that type is the sum of the other types, without noise."""
     original = aggregation.hop_mechanisms
 
     def shared(graph, *, keys, **settings):
-        *kinds, total = original(graph, keys=keys, **settings)
-        if graph.more:
-            total._sources = kinds[0]._sources
-        return [*kinds, total]
+        *types, union = original(graph, keys=keys, **settings)
+        if graph.more_edge_types:
+            union._sources = types[0]._sources
+        return [*types, union]
 
     def same_hop(self, first, rows, columns, std, *path, **more):
         # Numbers of hops differ between sums, so that a shared key alone does no harm.
@@ -285,40 +288,40 @@ def test_a_total_that_shares_the_noise_of_a_kind(monkeypatch):
     assert_counted(report, "correlation of the noise of two sums")
 
 
-def test_a_total_that_adds_up_one_kind_twice(monkeypatch):
-    """An edge of that kind moves the total by two messages."""
+def test_a_union_that_adds_one_edge_type_twice(monkeypatch):
+    """An edge of that type moves the union by two messages."""
     original = aggregation.hop_mechanisms
 
     def twice(graph, *, keys, **settings):
-        *kinds, total = original(graph, keys=keys, **settings)
-        if graph.more:
-            (messages,) = total._messages
-            total._messages = [replace(messages, arcs=(messages.arcs[0], *messages.arcs))]
-        return [*kinds, total]
+        *types, union = original(graph, keys=keys, **settings)
+        if graph.more_edge_types:
+            (messages,) = union._messages
+            union._messages = [replace(messages, arcs=(messages.arcs[0], *messages.arcs))]
+        return [*types, union]
 
     monkeypatch.setattr(aggregation_audit, "hop_mechanisms", twice)
     report = audit_aggregation(edge_types=2, epsilon=1.0, trials=TRIALS)
-    assert_counted(report, *EVENTS_OF_KINDS)
+    assert_counted(report, *OF_ALL_TYPES)
 
 
 @pytest.mark.parametrize(
     "options",
     [
         {"protects": "each"},
-        pytest.param({"protects": "any", "apart": True}, marks=pytest.mark.slow),
+        pytest.param({"protects": "any", "without_union": True}, marks=pytest.mark.slow),
         {"level": "node"},
     ],
 )
-def test_kinds_that_share_a_noise_key(monkeypatch, options):
-    """In the difference of two kinds the noise is gone."""
+def test_edge_types_that_share_a_noise_key(monkeypatch, options):
+    """In the difference of two sums the noise cancels."""
     original = NoiseSource.gaussian_rows
 
     def shared(graph, *, keys, with_total, **settings):
-        alone = [one._changed(more=()) for one in graph.edge_types]
+        alone = [one._changed(more_edge_types=()) for one in graph.edge_types]
         return [hop_mechanisms(one, keys=keys, **settings)[0] for one in alone]
 
     def same_hop(self, first, rows, columns, std, *path, **more):
-        # Numbers of hops differ between kinds, so that a shared key alone does no harm.
+        # Numbers of hops differ between edge types, so that a shared key alone does no harm.
         return original(self, first, rows, columns, std, "hop", (path[1] + 1) // 2, **more)
 
     monkeypatch.setattr(aggregation_audit, "hop_mechanisms", shared)
@@ -601,7 +604,7 @@ def test_messages_divided_by_how_often_one_is_listed_too(monkeypatch, kept):
         return kept(self.graph.out_degrees, counts) + int(self.to_self)
 
     monkeypatch.setattr(OutDegreeNormalized, "copies", property(listed))
-    found = audit_aggregation(level="node", divided=True, epsilon=1.0, trials=1_000)
+    found = audit_aggregation(level="node", normalised=True, epsilon=1.0, trials=1_000)
     assert_counted(found, "how far one record moves a hop (in memory)")
 
 
@@ -785,7 +788,7 @@ class TestRoles:
         """Roles maximised in the wrong direction: what training costs is nobody's concern."""
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
         model = NodeLabelGAP(own="nothing", epsilon=2.125, delta=1e-5)
-        real, solve = events.worst_cases, calibration._solve
+        real, solve = events.parallel_compositions, calibration._solve
         # A search that is content with too little noise: refused as long as every role counts.
         monkeypatch.setattr(calibration, "_solve", lambda request: solve(request) / 2)
         with pytest.raises(CalibrationError):
@@ -794,7 +797,7 @@ class TestRoles:
         def cheapest(charged, *, relation):
             return real(charged, relation=relation)[:1]
 
-        monkeypatch.setattr(accountants, "worst_cases", cheapest)
+        monkeypatch.setattr(accountants, "parallel_compositions", cheapest)
         report = audit_messages(model, trials=400)
         assert_counted(report, "epsilon of role training alone")
 
@@ -855,11 +858,11 @@ class TestGroups:
 
     def test_a_comma_in_a_name_that_is_taken_for_an_option_is_found(self, monkeypatch):
         given = tables()
-        case = Case(("count",), given, "node", "replace")
+        case = Case(("count",), given, Replace())
 
         def found():
-            kinds = ["first", "last", "middle", "hub"]
-            return audit_pipeline(case, self._count_by_shift, kinds=kinds)
+            pair_types = ["first", "last", "middle", "hub"]
+            return audit_pipeline(case, self._count_by_shift, pair_types=pair_types)
 
         sound = found()
         assert [text for outcome in sound for text in outcome.findings] == []
@@ -877,12 +880,12 @@ class TestGroups:
         ), broken
 
 
-class TestListingOneself:
+class TestSelfLoops:
     """Graphs made in Python may keep self-loops, which tables drop."""
 
     @staticmethod
     def _fit(words):
-        """A command that trains on the tables, where everybody also lists oneself."""
+        """A command that trains on the tables with a self-loop at every node."""
         with open("people.csv", encoding="utf-8") as file:
             _, *lines = file.read().splitlines()
         rows = [line.split(",") for line in lines]
@@ -908,16 +911,16 @@ class TestListingOneself:
         return 0
 
     @pytest.mark.parametrize("relation", ["add-remove", "replace"])
-    def test_whoever_lists_itself_writes_to_its_own_row_twice(self, monkeypatch, relation):
-        """A list of oneself alone is half of what such a person writes: sqrt(2) instead of 1."""
+    def test_a_self_loop_that_counts_twice_in_its_own_row(self, monkeypatch, relation):
+        """A node whose only neighbour is itself moves a hop by sqrt(2) instead of 1."""
         given = tables(directed=True, schema=None)
-        # Somebody who trains and lists nobody else.
+        # A training node without other neighbours.
         alone = "103"
         given = replace(given, edges=tuple(row for row in given.edges if row[0] != alone))
-        case = Case((relation,), given, "node", relation, keeps_rows=True)
+        case = Case((relation,), given, parse_relation(relation), keeps_rows=True)
 
         def found():
-            outcomes = audit_pipeline(case, self._fit, kinds=["isolated"])
+            outcomes = audit_pipeline(case, self._fit, pair_types=["isolated"])
             assert all(one.releases for one in outcomes)
             return [text for outcome in outcomes for text in outcome.findings]
 

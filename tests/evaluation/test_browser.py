@@ -1,17 +1,12 @@
 """The report in a real browser, from a file and with the network off.
 
-Chromium is driven over a pipe with its DevTools protocol, so nothing but the browser is needed.
+Nothing but the browser is needed (tests/browsing.py).
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import os
-import select
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,153 +14,13 @@ from typing import Any
 import pytest
 from matplotlib.image import imread
 
+from browsing import NEEDED, Browser, Tab, serious_problems
 from gapgnn.errors import InputError
-from gapgnn.evaluation.report.model import write_model_page
-from gapgnn.evaluation.report.page import SWITCHES, find_browser, render, screenshot
+from gapgnn.evaluation.report.comparison import write_comparison
+from gapgnn.evaluation.report.model import curator_figures, write_model_page
+from gapgnn.evaluation.report.page import render, screenshot
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(find_browser() is None, reason="no Chromium or Chrome is installed"),
-]
-
-# The browser reads commands from descriptor 3 and answers on 4, whatever numbers they have here.
-LAUNCH = (
-    "import fcntl, os, sys; reader, writer = map(int, sys.argv[1:3]);"
-    "high = [fcntl.fcntl(one, fcntl.F_DUPFD, 10) for one in (reader, writer)];"
-    "os.dup2(high[0], 3); os.dup2(high[1], 4); os.execv(sys.argv[3], sys.argv[3:])"
-)
-PATIENCE = 60.0
-
-
-class Browser:
-    """One headless browser; commands wait for their answer, events are kept."""
-
-    def __init__(self, folder: Path) -> None:
-        path = find_browser()
-        assert path is not None
-        reader, self._out = os.pipe()
-        self._in, writer = os.pipe()
-        words = [*SWITCHES, f"--user-data-dir={folder}", "--remote-debugging-pipe"]
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", LAUNCH, str(reader), str(writer), path, *words],
-            pass_fds=(reader, writer),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        os.close(reader)
-        os.close(writer)
-        self._rest = b""
-        self._number = 0
-        self.events: list[dict[str, Any]] = []
-
-    def ask(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
-        self._number += 1
-        message = {"id": self._number, "method": method, "params": parameters}
-        if session:
-            message["sessionId"] = session
-        os.write(self._out, json.dumps(message).encode() + b"\0")
-        while True:
-            found = self._read()
-            if found.get("id") == self._number:
-                assert "error" not in found, found["error"]
-                result: dict[str, Any] = found["result"]
-                return result
-            self.events.append(found)
-
-    def _read(self) -> dict[str, Any]:
-        end = time.monotonic() + PATIENCE
-        while b"\0" not in self._rest:
-            ready, _, _ = select.select([self._in], [], [], max(0.0, end - time.monotonic()))
-            assert ready, "the browser does not answer"
-            self._rest += os.read(self._in, 1 << 20)
-        message, self._rest = self._rest.split(b"\0", 1)
-        found: dict[str, Any] = json.loads(message)
-        return found
-
-    def close(self) -> None:
-        try:
-            self.ask("Browser.close")
-            self._process.wait(20)
-        finally:
-            self._process.kill()
-            self._process.wait()
-            os.close(self._in)
-            os.close(self._out)
-
-
-class Tab:
-    """One page of the browser."""
-
-    def __init__(self, browser: Browser, page: Path, *, width: int = 1280) -> None:
-        self._browser = browser
-        target = browser.ask("Target.createTarget", url="about:blank")["targetId"]
-        self._session = browser.ask("Target.attachToTarget", targetId=target, flatten=True)[
-            "sessionId"
-        ]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.ask(f"{domain}.enable")
-        self.ask(
-            "Network.emulateNetworkConditions",
-            offline=True,
-            latency=0,
-            downloadThroughput=0,
-            uploadThroughput=0,
-        )
-        self.resize(width)
-        self.ask("Page.navigate", url=page.resolve().as_uri())
-        self.wait_for("document.readyState === 'complete' && location.protocol === 'file:'")
-
-    def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
-        return self._browser.ask(method, self._session, **parameters)
-
-    def resize(self, width: int, height: int = 900) -> None:
-        self.ask(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=width < 500,
-        )
-
-    def value(self, expression: str) -> Any:
-        answer = self.ask("Runtime.evaluate", expression=expression, returnByValue=True)
-        assert "exceptionDetails" not in answer, answer
-        return answer["result"].get("value")
-
-    def wait_for(self, expression: str) -> None:
-        end = time.monotonic() + PATIENCE
-        while not self.value(expression):
-            assert time.monotonic() < end, expression
-            time.sleep(0.02)
-
-    def press(self, key: str) -> None:
-        codes = {
-            "Tab": 9,
-            "Enter": 13,
-            "Escape": 27,
-            "ArrowLeft": 37,
-            "ArrowUp": 38,
-            "ArrowRight": 39,
-            "ArrowDown": 40,
-        }
-        text = {"text": "\r"} if key == "Enter" else {}
-        shared = {"key": key, "code": key, "windowsVirtualKeyCode": codes[key]}
-        self.ask("Input.dispatchKeyEvent", type="keyDown", **shared, **text)
-        self.ask("Input.dispatchKeyEvent", type="keyUp", **shared)
-
-    def said(self, method: str) -> list[dict[str, Any]]:
-        self.value("1")
-        return [
-            event["params"]
-            for event in self._browser.events
-            if event.get("sessionId") == self._session and event.get("method") == method
-        ]
-
-    @property
-    def errors(self) -> list[Any]:
-        logged = [e["entry"] for e in self.said("Log.entryAdded")]
-        console = [e for e in self.said("Runtime.consoleAPICalled") if e["type"] != "log"]
-        return [*logged, *console, *self.said("Runtime.exceptionThrown")]
+pytestmark = [pytest.mark.gate, *NEEDED]
 
 
 @pytest.fixture(scope="module")
@@ -194,8 +49,23 @@ def model_page(tmp_path: Path) -> Path:
     LabelGAP(epochs=1, ledger=ledger, reason="for a test").fit(graph).save(folder)
     found = {"mechanism": "aggregation", "epsilon_claimed": 1.0, "epsilon_lower_bound": 0.9}
     rows = [{**found, "trials": 100, "holds": True}]
-    keep_audit(folder, kind="mechanisms", command="gapgnn audit --model model", results=rows)
+    keep_audit(folder, audit="mechanisms", command="gapgnn audit --model model", results=rows)
     return write_model_page(folder, ledger=ledger)
+
+
+@pytest.fixture
+def comparison_page(tmp_path: Path) -> Path:
+    from gapgnn import GAP, LabelGAP, Ledger, NodeLabelGAP
+    from gapgnn.graph.datasets.synthetic import social_graph
+
+    ledger = Ledger.init(tmp_path / "own.sqlite").path
+    graph = social_graph(num_nodes=300, mean_degree=10)
+    models = [LabelGAP(epochs=1, ledger=ledger), NodeLabelGAP(epochs=1, ledger=ledger)]
+    models.append(GAP(level="none", epochs=1))
+    folders = [tmp_path / f"model {number}" for number in range(3)]
+    for model, folder in zip(models, folders, strict=True):
+        model.fit(graph).save(folder)
+    return write_comparison(folders, figures=[curator_figures(one, graph) for one in models])
 
 
 def test_the_page_opens_offline_without_errors_and_asks_for_nothing(
@@ -238,7 +108,7 @@ CELLS_BLANK = """
 """
 
 
-@pytest.mark.parametrize("which", ["page", "model_page"])
+@pytest.mark.parametrize("which", ["page", "model_page", "comparison_page"])
 def test_on_a_phone_no_cell_is_cut_and_no_row_is_blank(
     browser: Browser, which: str, request: pytest.FixtureRequest
 ) -> None:
@@ -265,7 +135,7 @@ def test_on_a_phone_a_star_and_an_interval_stand_beside_their_figure(
     browser: Browser, page: Path
 ) -> None:
     tab = Tab(browser, page, width=390)
-    apart = """
+    distant = """
     [...document.querySelectorAll('#accuracy td .mean')].filter(mean => {
       const box = mean.getBoundingClientRect(), star = mean.parentNode.querySelector('sup');
       const range = mean.parentNode.querySelector('.range');
@@ -274,7 +144,7 @@ def test_on_a_phone_a_star_and_an_interval_stand_beside_their_figure(
     }).map(one => one.parentNode.outerHTML)
     """
     assert tab.value("document.querySelectorAll('#accuracy td sup').length") > 0
-    assert tab.value(apart) == []
+    assert tab.value(distant) == []
 
 
 def test_on_a_desk_no_table_of_budgets_is_cut(browser: Browser, page: Path) -> None:
@@ -287,29 +157,31 @@ def test_on_a_desk_no_table_of_budgets_is_cut(browser: Browser, page: Path) -> N
     assert tab.value(cut) == []
 
 
-# GAPGNN_AXE names axe.min.js of the npm package axe-core, which is not part of this project.
-@pytest.mark.skipif(not os.environ.get("GAPGNN_AXE"), reason="GAPGNN_AXE is not set")
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("which", ["page", "model_page"])
+# A page of results is long, and axe-core looks at every word of it.
+LOOKED_AT = [
+    pytest.param(
+        which,
+        width,
+        theme,
+        marks=()
+        if (which, width, theme)
+        in (("model_page", 1280, "light"), ("comparison_page", 390, "dark"))
+        else pytest.mark.slow,
+    )
+    for which in ("page", "model_page", "comparison_page")
+    for width in (1280, 390)
+    for theme in ("light", "dark")
+]
+
+
+@pytest.mark.parametrize(("which", "width", "theme"), LOOKED_AT)
 def test_axe_finds_no_serious_problem(
     browser: Browser, which: str, width: int, theme: str, request: pytest.FixtureRequest
 ) -> None:
     tab = Tab(browser, request.getfixturevalue(which), width=width)
-    tab.ask(
-        "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}]
-    )
+    tab.use_theme(theme)
     tab.value("document.querySelectorAll('details').forEach(one => { one.open = true; })")
-    tab.ask("Runtime.evaluate", expression=Path(os.environ["GAPGNN_AXE"]).read_text())
-    answer = tab.ask(
-        "Runtime.evaluate",
-        expression="axe.run().then(found => JSON.stringify(found.violations.map("
-        "one => [one.impact, one.id, one.nodes[0].html.slice(0, 200)])))",
-        awaitPromise=True,
-        returnByValue=True,
-    )
-    found = json.loads(answer["result"]["value"])
-    assert [one for one in found if one[0] in ("serious", "critical")] == []
+    assert serious_problems(tab) == []
 
 
 GROUND = "getComputedStyle(document.body).backgroundColor"

@@ -15,6 +15,8 @@ import pytest
 from gapgnn.errors import InputError, UnavailableError
 from gapgnn.evaluation.grid.executors import local_executor
 
+pytestmark = pytest.mark.gate
+
 
 def threads_of(task: int) -> tuple[int, str, str]:
     return os.getpid(), os.environ["OMP_NUM_THREADS"], os.environ["OMP_WAIT_POLICY"]

@@ -14,6 +14,8 @@ from gapgnn.evaluation.folds import CrossValidation, fold_graphs
 from gapgnn.graph.transforms import induced
 from gapgnn.privacy.ledger import LedgerNotice, People
 
+pytestmark = pytest.mark.gate
+
 QUICK = {"epochs": 2, "epsilon": 1.0, "delta": 1e-6}
 PURE = {"epochs": 2, "epsilon": 1.0}
 

@@ -16,6 +16,8 @@ from methodgraphs import write_tables
 
 from gapgnn.evaluation.grid.records import FILE, Store, load
 
+pytestmark = pytest.mark.gate
+
 # Results are made up, so that most of the time is spent recording them, where a kill can hurt.
 GRID = """
 import json, os, sys, time

@@ -22,6 +22,7 @@ from gapgnn import GAP, MLP, GraphSAGE, LabelGAP, Ledger, NodeLabelGAP, load_mod
 from gapgnn.errors import DataError, InputError
 from gapgnn.evaluation.report.content import right_guesses
 from gapgnn.evaluation.report.model import (
+    PRIORS,
     amount,
     curator_figures,
     render_model,
@@ -32,7 +33,7 @@ from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.graph.transforms import one_class_against_all
 from gapgnn.methods.folder import _checksum, keep_audit, load_folder
 from gapgnn.privacy.card import PrivacyCard, guarantee_sentence
-from gapgnn.privacy.card.texts import percent, rounded_up
+from gapgnn.privacy.card.texts import at_most, odds, percent, rounded_up
 from gapgnn.training import shortcomings
 
 FIGURE = re.compile(r"[Aa]ccura|F1|AUC|recall")
@@ -76,8 +77,8 @@ def contradictions(page: str, card: PrivacyCard, ledger: Ledger | None = None) -
 
     compare("promise", [guarantee_sentence(card)])
     compare("level", [card.level])
-    compare("relation", [card.relation])
-    compare("epsilon", ["none" if card.epsilon is None else f"{card.epsilon:.6g}"])
+    compare("relation", [str(card.relation)])
+    compare("epsilon", ["none" if card.epsilon is None else at_most(card.epsilon)])
     stated = facts["delta"][0].removesuffix(", chosen by size")
     if stated != "none" and not math.isclose(float(stated), card.delta or 0.0, rel_tol=1e-5):
         wrong.append(f"delta: {stated} on the page, {card.delta} in truth")
@@ -166,7 +167,7 @@ class TestAModelThatPredictedOnOtherGraphs:
         for row, charge in zip(facts["release"], ledger.entries(), strict=True):
             assert charge.id in row
             assert amount(charge.epsilon, up=True) in row
-        assert facts["all-releases"] == [f"{card.composed_epsilon:.6g}"]
+        assert facts["all-releases"] == [at_most(card.composed_epsilon)]
         assert facts["composed-epsilon"] == [amount(card.composed_epsilon or 0.0, up=True)]
         assert "disagreement" not in facts
         assert contradictions(render_model(four), card, ledger) == []
@@ -180,6 +181,19 @@ class TestAModelThatPredictedOnOtherGraphs:
         assert (attacker.mu, attacker.guess) == pytest.approx((shift, norm.cdf(shift / 2)))
         assert percent(attacker.guess) in Facts(render_model(four)).found["right"]
 
+    def test_every_figure_that_follows_from_epsilon_is_that_of_all_of_them(
+        self, four: Path
+    ) -> None:
+        card, page = load_folder(four).card, render_model(four)
+        assert card.composed_epsilon is not None
+        assert card.composed_epsilon > 1.5 * (card.epsilon or 0.0)
+        grown = math.exp(card.composed_epsilon)
+        assert Facts(page).found["odds"] == [f"\u00d7 {odds(card.composed_epsilon)}"]
+        assert f"would allow {percent(1 - (1 - (card.delta or 0.0)) / (1 + grown))}" in page
+        for prior in PRIORS:
+            after = percent(prior * grown / (1 - prior + prior * grown))
+            assert f'data-label="after, at most" class="number">{after}<' in page
+
     def test_an_audit_of_the_model_stays_its_audit(self, folder: Path, four: Path) -> None:
         audited = {
             "mechanism": "aggregation",
@@ -188,13 +202,13 @@ class TestAModelThatPredictedOnOtherGraphs:
             "trials": 100,
             "holds": True,
         }
-        keep_audit(four, kind="mechanisms", command="gapgnn audit", results=[audited])
+        keep_audit(four, audit="mechanisms", command="gapgnn audit", results=[audited])
         model = load_model(four)
         model.predict(social_graph(num_nodes=300, mean_degree=10, seed=9))
         model.save_releases(four)
         assert "no-audit" not in Facts(render_model(four)).found
 
-    def test_a_charge_that_says_otherwise_is_told(self, four: Path, ledger: Ledger) -> None:
+    def test_a_charge_that_differs_from_the_card_is_shown(self, four: Path, ledger: Ledger) -> None:
         def cheaper(values: dict[str, Any]) -> None:
             values["releases"][2]["epsilon"] = 0.5
 
@@ -236,7 +250,7 @@ def test_the_page_says_what_the_card_and_the_ledger_say(folder: Path, ledger: Le
     ],
     ids=["directed", "pure", "nothing", "none", "seeded", "node", "node labels", "features"],
 )
-def test_so_does_the_page_of_every_kind_of_model(
+def test_so_does_the_page_of_every_method_and_level(
     estimator: Any, graph: Any, ledger: Ledger, tmp_path: Path
 ) -> None:
     estimator.fit(graph).save(tmp_path / "model")
@@ -252,7 +266,7 @@ def test_so_does_the_page_of_every_kind_of_model(
         ("any", "are there payments between these two people in the data?"),
     ],
 )
-def test_the_page_names_several_kinds_of_edges(
+def test_the_page_names_several_edge_types(
     protects: str, question: str, graph: Any, ledger: Ledger, tmp_path: Path
 ) -> None:
     both = join_edge_types({"visits": graph, "calls": graph})
@@ -260,13 +274,11 @@ def test_the_page_names_several_kinds_of_edges(
     model.save(tmp_path / "model")
     page = render_model(tmp_path / "model")
     assert contradictions(page, model.card_, ledger) == []
-    assert Facts(page).found["kinds"] == ["calls, visits"]
+    assert Facts(page).found["edge-types"] == ["calls, visits"]
     assert question in render_model(tmp_path / "model", words=Wording.of(None, "payment"))
 
 
-def test_what_kinds_of_edges_are_called_is_not_reworded(
-    graph: Any, ledger: Ledger, tmp_path: Path
-) -> None:
+def test_names_of_edge_types_are_not_reworded(graph: Any, ledger: Ledger, tmp_path: Path) -> None:
     both = join_edge_types({"friends": graph, "links": graph})
     LabelGAP(epsilon=1.0, epochs=2).fit(both).save(tmp_path / "model")
     page = render_model(tmp_path / "model", words=Wording.of("customer", "payment"))
@@ -320,7 +332,7 @@ def test_the_curator_s_copy_names_recall_precision_and_support(folder: Path, gra
 def test_an_audit_on_own_tables_does_not_stand_below_never_on_yours(folder: Path) -> None:
     row = {"neighbours": "1 pair of neighbouring tables, made from the curator's own"}
     rows = [{**row, "releases": 4, "holds": True}]
-    keep_audit(folder, kind="pipeline", command="gapgnn audit pipeline", results=rows)
+    keep_audit(folder, audit="pipeline", command="gapgnn audit pipeline", results=rows)
     page = render_model(folder)
     assert "1 pair of neighbouring tables" in page
     assert "never on yours" not in page
@@ -576,13 +588,13 @@ def test_audits_stand_on_the_page_with_day_and_result(folder: Path) -> None:
     assert f"gapgnn audit --model {folder}" in render_model(folder)
     found = {"mechanism": "aggregation", "epsilon_claimed": 1.0, "epsilon_lower_bound": 0.9}
     rows = [{**found, "trials": 100, "holds": True}]
-    path = keep_audit(folder, kind="mechanisms", command="gapgnn audit --model m", results=rows)
+    path = keep_audit(folder, audit="mechanisms", command="gapgnn audit --model m", results=rows)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     page = render_model(folder)
     assert Facts(page).found["audit"] == ["no violation found"]
     assert "None was run." not in page
     broken = [{"neighbours": "hub", "releases": 2, "holds": False}]
-    keep_audit(folder, kind="pipeline", command="gapgnn audit pipeline", results=broken)
+    keep_audit(folder, audit="pipeline", command="gapgnn audit pipeline", results=broken)
     assert Facts(render_model(folder)).found["audit"] == ["no violation found", "BROKEN"]
     load_folder(folder)  # digests of further files are kept too
     # They speak of the card that was there.
@@ -720,7 +732,7 @@ def test_a_look_of_the_curator_at_people_with_a_budget_is_on_record(
     with pytest.raises(PrivacyError, match="--curator-only"):
         main(["report", out, "--curator-copy", *tables])
     assert main(["report", out, "--curator-copy", *tables, "--curator-only", "to see"]) == 0
-    assert ledger.entries()[-1].purpose == "look: report --curator-copy"
+    assert ledger.entries()[-1].purpose == "access: report --curator-copy"
 
 
 def test_a_model_is_audited_from_its_folder_and_the_page_shows_it(

@@ -29,15 +29,15 @@ MADE = (
 
 
 def figures(strength: float, repeat: int, names: tuple[str, ...]) -> Metrics:
-    """Return real figures of probabilities that tell the last class so well."""
+    """Return real figures of probabilities that separate the last class by `strength`."""
     rng = np.random.default_rng([repeat, int(10 * strength)])
     labels = np.zeros(NODES, dtype=np.int64)
     labels[:RARE] = len(names) - 1
     labels[RARE : RARE + len(names) - 2] = 1
     scores = rng.normal(size=NODES) + strength * (labels == len(names) - 1)
-    chances = 1 / (1 + np.exp(2 - scores))
-    rest = np.repeat((1 - chances)[:, None] / (len(names) - 1), len(names) - 1, axis=1)
-    probabilities = np.concatenate([rest, chances[:, None]], axis=1)
+    rare = 1 / (1 + np.exp(2 - scores))
+    rest = np.repeat((1 - rare)[:, None] / (len(names) - 1), len(names) - 1, axis=1)
+    probabilities = np.concatenate([rest, rare[:, None]], axis=1)
     return measure(probabilities, probabilities.argmax(axis=1), labels, names, len(names) - 1)
 
 

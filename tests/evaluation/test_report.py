@@ -27,7 +27,8 @@ from gapgnn.evaluation.report import page as report_module
 from gapgnn.evaluation.report.content import event_words, right_guesses
 from gapgnn.evaluation.report.findings import load_findings
 from gapgnn.evaluation.report.page import render, write_report
-from gapgnn.evaluation.report.plots import STYLES
+from gapgnn.evaluation.report.plots import STYLES, plots
+from gapgnn.evaluation.report.tables import tables
 
 TEMPLATES = Path(report_module.__file__).parent / "templates"
 AUDIT = {
@@ -337,17 +338,17 @@ def test_randomised_response_cannot_beat_the_bound_on_guesses() -> None:
     assert right_guesses(2.0, 0.0) == f"{math.ceil(1000 * right) / 10:.1f} %"
 
 
-def test_events_of_every_kind_are_put_in_words() -> None:
+def test_events_of_every_type_are_described() -> None:
     from gapgnn.privacy.accounting import events
 
-    kinds = [
+    every = [
         events.Gaussian(2.0, count=2),
         events.PoissonGaussian(1.0, sampling_rate=0.1, steps=10),
         events.MixtureOfGaussians(4.0, (0, 1), (0.5, 0.5), steps=5),
         events.Laplace(2.0),
         events.RandomisedResponse(0.1, 0.2),
     ]
-    for event in kinds:
+    for event in every:
         words = event_words(event.to_dict())
         assert not words.startswith("event ")
         assert "None" not in words
@@ -457,12 +458,14 @@ def tiles_of(*rows: Record) -> dict[str, dict[str, Any]]:
     return {tile["what"]: tile for tile in content.tiles(rows, "social")}
 
 
-def test_tiles_of_what_reads_own_lists_stand_apart(make_record: Any) -> None:
+def test_rows_that_read_own_neighbours_have_their_own_tiles(make_record: Any) -> None:
     node = {"level": "node", "relation": "add-remove", "epsilon": 8.0}
     rows = [
         make_record(method="gap", runs=(0.7,) * 3),
         make_record(method="mlp", epsilon=0.0, runs=(0.6,) * 3),
-        make_record(method="vote", epsilon=0.0, runs=(0.9,) * 3, extra={"own": "record"}),
+        make_record(
+            method="vote", epsilon=0.0, delta=0.0, runs=(0.9,) * 3, extra={"own": "record"}
+        ),
         make_record(method="node-label-gap", runs=(0.65,) * 3, **node),
         make_record(method="vote", runs=(0.8,) * 3, **node, extra={"own": "record"}),
     ]
@@ -470,16 +473,25 @@ def test_tiles_of_what_reads_own_lists_stand_apart(make_record: Any) -> None:
     assert tiles["Without the graph"]["how"].startswith("MLP")
     assert tiles["Best private, edge level"]["how"].startswith("GAP,")
     edge_tile = tiles["To each their own, edge level"]["how"]
-    assert edge_tile == "NeighborVote, ε\u00a0=\u00a00, reads own lists"
+    assert edge_tile == "NeighborVote, ε\u00a0=\u00a00, δ\u00a0=\u00a00, reads own neighbours"
     node_tile = tiles["Best private, node level"]["how"]
-    assert node_tile == "NodeLabelGAP, ε\u00a0=\u00a08, own features, notion own record"
+    words = [
+        "NodeLabelGAP",
+        "ε\u00a0=\u00a08",
+        "δ\u00a0=\u00a01e-6",
+        "own features",
+        "notion own record",
+    ]
+    assert node_tile == ", ".join(words)
     assert "own record, notion own record" in tiles["To each their own, node level"]["how"]
     senses = {one["title"]: one for one in content.protections(rows)}
-    joint = senses["One person's record, own lists read"]
+    joint = senses["One person's record, own neighbours read"]
     assert joint["methods"] == "NeighborVote"
     assert "joint differential privacy" in " ".join(joint["covered"])
     assert "joint" not in " ".join(senses["One person's record"]["covered"])
-    assert [b["epsilon"] for b in senses["One undirected edge, own lists read"]["budgets"]] == ["0"]
+    assert [
+        b["epsilon"] for b in senses["One undirected edge, own neighbours read"]["budgets"]
+    ] == ["0"]
 
 
 def test_tiles_show_the_best_private_row_and_the_budget_it_used(make_record: Any) -> None:
@@ -489,14 +501,36 @@ def test_tiles_show_the_best_private_row_and_the_budget_it_used(make_record: Any
         make_record(method="mlp", epsilon=0.0, runs=(0.6,) * 6),
     )
     best = tiles["Best private, edge level"]
-    assert (best["cell"].short, best["how"]) == ("80.0", "GAP, ε\u00a0=\u00a04")
+    assert (best["cell"].short, best["how"]) == ("80.0", "GAP, ε\u00a0=\u00a04, δ\u00a0=\u00a01e-6")
     assert best["note"] == ""
     assert tiles["Without the graph"]["cell"].short == "60.0"
 
 
+def test_every_tile_and_caption_of_private_rows_states_delta(made_up: list[Record]) -> None:
+    private = [one for one in made_up if one.epsilon]
+    assert private
+    for name in {one.dataset for one in made_up}:
+        for tile in content.tiles(made_up, name):
+            assert ("δ" in tile["how"]) == ("∞" not in tile["how"]), tile
+    for plot in plots(made_up):
+        assert " δ = " in plot.caption, plot.name
+    for table in tables(made_up):
+        assert " δ = " in table.caption, table.name
+
+
+@pytest.mark.parametrize("repeats", [4, 5])
+def test_intervals_are_shown_from_five_repeats_on(make_record: Any, repeats: int) -> None:
+    runs = tuple(0.7 + 0.01 * number for number in range(repeats))
+    rows = [make_record(experiment=one, runs=runs) for one in ("accuracy", "tradeoff")]
+    page = render(rows)
+    assert (' class="range"' in page) == (repeats == 5)
+    assert (' class="bar"' in page) == (repeats == 5)
+    assert (f"{repeats} repeats with the 95 % bootstrap interval" in page) == (repeats == 5)
+
+
 def test_of_equally_good_rows_the_cheaper_one_is_shown(make_record: Any) -> None:
     rows = [make_record(epsilon=epsilon, runs=(0.8, 0.8)) for epsilon in (4.0, 1.0, 2.0)]
-    assert tiles_of(*rows)["Best private, edge level"]["how"].endswith("1")
+    assert tiles_of(*rows)["Best private, edge level"]["how"].startswith("GAP, ε\u00a0=\u00a01,")
 
 
 @pytest.mark.parametrize(
@@ -560,7 +594,7 @@ def test_the_best_row_of_an_auc_task_is_the_one_with_the_best_auc(make_measured:
     ]
     tile = tiles_of(*rows)["Best private, edge level"]
     assert (tile["cell"].short, tile["figure"]) == ("80.0", "AUC")
-    assert tile["how"].endswith("1")
+    assert tile["how"].startswith("GAP, ε\u00a0=\u00a01,")
     assert tile["beside"][0] == ("accuracy", "70.0 %")
     page = render([*rows, *(replace(row, experiment="tradeoff") for row in rows)])
     assert "<small> % AUC</small>" in page

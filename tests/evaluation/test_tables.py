@@ -179,17 +179,17 @@ def test_repeats_that_do_not_pair_are_never_called_significant(
 
 
 def test_methods_of_other_levels_relations_and_budgets_do_not_compete(make_record: Any) -> None:
-    apart = [
+    changes = [
         {"level": "node", "relation": "add-remove"},
         {"relation": "directed"},
         {"epsilon": 8.0},
     ]
-    for change in apart:
+    for change in changes:
         table = rivals(make_record, (0.1,) * 10, **change)
         assert not any(one.is_best for row in table.rows for one in row.cells if one)
 
 
-def test_who_reads_no_edge_competes_at_every_budget(make_record: Any) -> None:
+def test_methods_that_read_no_edges_compete_at_every_budget(make_record: Any) -> None:
     rows = [
         make_record(method="mlp", epsilon=0.0, events=(), runs=(0.9,) * 10),
         make_record(method="gap", epsilon=0.1, runs=(0.5,) * 10),
@@ -249,7 +249,7 @@ def test_csv_keeps_fractions_and_repeats(made_up: list[Record]) -> None:
 
 
 def own_rows(make_record: Any) -> list[Any]:
-    """Return rows of every promise: public ones, own lists read, at either level."""
+    """Return rows of every guarantee: public ones, own neighbours read, at either level."""
     node = {"level": "node", "relation": "add-remove", "epsilon": 8.0}
     joint = {"own": "record", "notion": "own record"}
     return [
@@ -286,16 +286,29 @@ def test_own_and_notion_stand_beside_every_node_level_figure(make_record: Any) -
         assert "own record" in write(table)
 
 
-def test_what_reads_own_lists_is_never_called_better_than_what_does_not(make_record: Any) -> None:
+def test_rows_that_read_own_neighbours_are_ranked_in_their_own_block(make_record: Any) -> None:
     table = named(own_rows(make_record), "accuracy")
     rows = {(row.block[:4], row.keys[0]): row for row in table.rows}
     best = {name for name, row in rows.items() if any(one and one.is_best for one in row.cells)}
     assert best == {("edge", "GAP"), ("node", "GAP"), ("node", "NeighborVote")}
     blocks = {name: row.block for (level, name), row in rows.items() if level == "node"}
     assert blocks["NeighborVote"] == blocks["NodeLabelGAP own record"]
-    assert blocks["NeighborVote"] == "node-level privacy, add-remove, own lists read (joint)"
+    assert blocks["NeighborVote"] == "node-level privacy, add-remove, own neighbours read (joint)"
     assert blocks["NodeLabelGAP own nothing"] == blocks["MLP"] == "node-level privacy, add-remove"
     assert any("joint differential privacy" in note for note in table.notes)
     plain = named([row for row in own_rows(make_record) if row.level == "edge"][:2], "accuracy")
     assert plain.keys == ("method", "ε")
     assert not any("joint" in note for note in plain.notes)
+
+
+def test_a_school_without_a_published_figure_is_named_with_the_papers_facebook(
+    make_record: Any,
+) -> None:
+    def notes(name: str) -> str:
+        (table,) = tables([make_record(dataset=name)])[:1]
+        return " ".join(table.notes)
+
+    said = "the papers' Facebook is facebook100/UIllinois20"
+    assert f"Cornell5 has no published figure: {said}" in notes("facebook100/Cornell5")
+    assert said not in notes("facebook100/UIllinois20")
+    assert said not in notes("social")

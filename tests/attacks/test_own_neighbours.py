@@ -1,4 +1,4 @@
-"""What published predictions say about one link, by what they read of their own person."""
+"""Inference of one edge from predictions, by what they read of the node's own record."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from gapgnn import (
     load_model,
 )
 from gapgnn.attacks.links import link_stealing_attack
-from gapgnn.attacks.own_list import disjoint_pairs, own_list_attack, toggled
+from gapgnn.attacks.own_neighbours import disjoint_pairs, own_neighbours_attack, toggled
 from gapgnn.errors import InputError
 from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.graph.transforms import random_split
 
-pytestmark = pytest.mark.usefixtures("own_ledger")
+pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("own_ledger")]
 QUICK = {"epochs": 2, "epsilon": 4.0}
 NODE = {"level": "node", "batch_size": 50, **QUICK}
 WITH_HOPS = {"hop_share": 0.5, **NODE}
@@ -32,7 +32,7 @@ def graph() -> Graph:
     return random_split(social_graph(num_nodes=600, mean_degree=12, num_classes=3), seed=0)
 
 
-READS_NO_LIST = {
+WITHOUT_NEIGHBOURS = {
     "node nothing": (NodeLabelGAP, {**WITH_HOPS, "own": "nothing"}, None),
     "node features": (NodeLabelGAP, {**WITH_HOPS, "own": "features"}, None),
     "node paper": (GAP, NODE, None),
@@ -41,7 +41,7 @@ READS_NO_LIST = {
     "sage": (GraphSAGE, {"level": "edge", **QUICK}, None),
     "mlp": (MLP, {"level": "edge", "epochs": 2}, None),
 }
-READS_LISTS = {
+WITH_NEIGHBOURS = {
     "node record": (NodeLabelGAP, {**WITH_HOPS, "own": "record"}, None),
     "edge record": (LabelGAP, {"level": "edge", **QUICK}, "record"),
     "edge vote": (NeighborVote, {"level": "edge", "epochs": 2}, None),
@@ -50,44 +50,44 @@ READS_LISTS = {
 
 
 @pytest.mark.parametrize("published", ["labels", "probabilities"])
-@pytest.mark.parametrize("name", READS_NO_LIST)
-def test_given_the_release_predictions_without_lists_say_nothing(
+@pytest.mark.parametrize("name", WITHOUT_NEIGHBOURS)
+def test_given_the_release_predictions_without_own_neighbours_leak_nothing(
     name, published, graph, own_ledger
 ):
-    method, options, own = READS_NO_LIST[name]
-    found = own_list_attack(method(**options), graph, pairs=60, published=published, own=own)
+    method, options, own = WITHOUT_NEIGHBOURS[name]
+    found = own_neighbours_attack(method(**options), graph, pairs=60, published=published, own=own)
     assert (found.details["moved"], found.ranking.auc, found.gain_auc) == (0.0, 0.5, 0.0)
     assert own_ledger.entries() == []
 
 
-@pytest.mark.parametrize("name", READS_LISTS)
-def test_probabilities_that_read_lists_tell_links_and_labels_hardly(name, graph):
-    method, options, own = READS_LISTS[name]
+@pytest.mark.parametrize("name", WITH_NEIGHBOURS)
+def test_probabilities_that_read_own_neighbours_leak_edges_and_labels_hardly(name, graph):
+    method, options, own = WITH_NEIGHBOURS[name]
     probabilities, labels = (
-        own_list_attack(method(**options), graph, pairs=200, published=published, own=own)
+        own_neighbours_attack(method(**options), graph, pairs=200, published=published, own=own)
         for published in ("probabilities", "labels")
     )
     assert probabilities.ranking.auc > 0.9
     assert labels.ranking.auc < 0.7
     assert probabilities.details["own"] == "record"
-    # What is moved is told, the rest is guessed.
+    # Pairs whose predictions move are inferred, the others are guessed.
     for found in (probabilities, labels):
         assert found.ranking.auc == pytest.approx(
             1 - (1 - found.details["moved"]) ** 2 / 2, abs=0.02
         )
 
 
-def test_a_prediction_that_read_lists_and_does_not_say_so_is_found(graph, monkeypatch):
-    """Planted: features are promised, and the own list is pooled beside them."""
+def test_a_prediction_that_reads_own_neighbours_unannounced_is_found(graph, monkeypatch):
+    """Planted: the prediction is to read features only, and also pools its own neighbours."""
     plain = LabelGAP.scores_with
     monkeypatch.setattr(
         LabelGAP, "scores_with", lambda self, graph, own: plain(self, graph, "record")
     )
     model = LabelGAP(level="edge", **QUICK)
-    assert own_list_attack(model, graph, pairs=60, own="features").details["moved"] == 1.0
+    assert own_neighbours_attack(model, graph, pairs=60, own="features").details["moved"] == 1.0
 
 
-def test_pairs_are_apart_and_toggled_twice_they_are_as_before(graph):
+def test_pairs_are_disjoint_and_toggling_them_twice_restores_the_graph(graph):
     pairs = disjoint_pairs(graph, 150, np.random.default_rng(0))
     ends = np.concatenate([pairs.first, pairs.second])
     assert len(np.unique(ends)) == len(ends) > 100
@@ -113,7 +113,7 @@ def test_a_directed_pair_is_one_arc():
 def test_a_saved_model_is_attacked_itself(graph, own_ledger, tmp_path):
     NodeLabelGAP(**WITH_HOPS, own="record").fit(graph).save(tmp_path / "model")
     model = load_model(tmp_path / "model")
-    found = own_list_attack(model, graph, pairs=60, itself=True).to_dict()
+    found = own_neighbours_attack(model, graph, pairs=60, itself=True).to_dict()
     assert found["itself"]
     assert found["moved"] == 1.0
     assert len(own_ledger.entries()) == 1
@@ -141,6 +141,6 @@ def test_link_stealing_reads_what_is_published(graph):
     ],
     ids=["none", "scores", "nothing", "node", "pairs"],
 )
-def test_what_makes_no_sense_is_one_line(model, options, message, graph):
+def test_unusable_options_are_refused(model, options, message, graph):
     with pytest.raises(InputError, match=message):
-        own_list_attack(model, graph, **{"pairs": 60, **options})
+        own_neighbours_attack(model, graph, **{"pairs": 60, **options})
