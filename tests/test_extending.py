@@ -1,6 +1,6 @@
 """A second package, really installed, brings methods, an event and a data set.
 
-The package is tests/fixtures/gapgnn_vote; docs/extending.md shows the same files.
+The package is tests/fixtures/gapgnn_vote; docs/how-to/extending.md shows the same files.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from gapgnn.methods import method_class, methods, register_method
 from gapgnn.methods import registry as method_registry
 from gapgnn.privacy.accounting import Event, LaplacePair, account, events
 from gapgnn.registration import load_registered
+
+pytestmark = pytest.mark.gate
 
 PACKAGE = Path(__file__).parent / "fixtures" / "gapgnn_vote"
 
@@ -53,7 +55,7 @@ def gapgnn(site: Path, tmp_path: Path, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(site)
-    monkeypatch.setattr(events, "_KINDS", dict(events._KINDS))
+    monkeypatch.setattr(events, "_EVENT_CLASSES", dict(events._EVENT_CLASSES))
     monkeypatch.setattr(method_registry, "_ADDED", {})
     monkeypatch.setattr(dataset_registry, "DATASETS", dict(dataset_registry.DATASETS))
     load_registered.cache_clear()
@@ -62,9 +64,9 @@ def gapgnn(site: Path, tmp_path: Path, monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", ["gapgnn", *words])
         with pytest.raises(SystemExit) as ended:
             command_line()
-        told = capsys.readouterr()
-        assert ended.value.code == 0, told.err
-        return told.out + told.err
+        printed = capsys.readouterr()
+        assert ended.value.code == 0, printed.err
+        return printed.out + printed.err
 
     yield run
     load_registered.cache_clear()
@@ -88,10 +90,10 @@ def test_a_package_that_cannot_be_loaded_is_named_and_stops_nobody(gapgnn):
 
 
 def test_an_outside_method_is_charged_saved_and_predicts_like_any_other(gapgnn, tmp_path):
-    told = gapgnn(
+    output = gapgnn(
         "train", "poll", "--dataset", "ring", "--epsilon", "8", "--out", "model", "--json"
     )
-    answer, _ = json.JSONDecoder().raw_decode(told)
+    answer, _ = json.JSONDecoder().raw_decode(output)
     assert answer["test_accuracy"]["mean"] > 0.6
     card = json.loads((tmp_path / "model" / "card.json").read_text())
     assert (card["method"], card["epsilon"]) == ("Poll", pytest.approx(8.0))
@@ -112,9 +114,30 @@ def test_an_outside_event_is_calibrated_charged_and_read_back(gapgnn, tmp_path):
     assert "NoisyCounts" in gapgnn("ledger", "show", "ring", "--json")
 
 
+def test_an_outside_method_is_a_row_of_the_experiments(gapgnn, monkeypatch):
+    from gapgnn.evaluation.grid.tasks import code_version
+
+    def refused(self):
+        raise InputError("not today")
+
+    words = ["--dataset", "ring", "--methods", "poll", "mlp", "--levels", "edge", "--repeats", "2"]
+    output = gapgnn("experiment", "accuracy", *words, "--out", "results")
+    assert re.search(r"poll .* 4 ", output)
+    assert (
+        "Poll" in gapgnn("report", "results") or "Poll" in Path("results/report.html").read_text()
+    )
+    # A row of a package that cannot work stops a grid only where it was named.
+    monkeypatch.setattr(method_class("poll"), "check", refused)
+    words = ["--dataset", "ring", "--levels", "edge", "--dry-run"]
+    assert "poll, level edge is left out: not today" in gapgnn("experiment", "accuracy", *words)
+    # Other code of the package is another version of its results, and of no others.
+    assert code_version("test_accuracy", "poll") != code_version("test_accuracy", "gap")
+    assert code_version("test_accuracy", "gap") == code_version("test_accuracy")
+
+
 @pytest.mark.usefixtures("gapgnn")
 def test_an_event_is_known_to_a_process_that_never_named_its_package():
-    assert "NoisyCounts" not in events._KINDS
+    assert "NoisyCounts" not in events._EVENT_CLASSES
     assert "gapgnn_vote" not in sys.modules
     event = Event.from_dict({"event": "NoisyCounts", "noise_multiplier": 2.0})
     assert str(event) == "NoisyCounts(noise_multiplier=2.0, times=1, label='')"
@@ -126,11 +149,13 @@ def test_an_event_is_known_to_a_process_that_never_named_its_package():
 )
 def test_the_pipeline_audit_replays_an_outside_method(gapgnn, relation):
     options = ["--dataset", "ring", "--level", "node", "--relation", relation]
-    told = gapgnn("audit", "pipeline", "--neighbours", "first", "train", "favourite", *options)
-    assert "class counts of repeat 1" in told
+    output = gapgnn("audit", "pipeline", "--neighbours", "first", "train", "favourite", *options)
+    assert "class counts of repeat 1" in output
 
 
-def test_a_method_registered_in_the_process_has_its_own_name():
+def test_a_method_registered_in_the_process_has_its_own_name(monkeypatch):
+    monkeypatch.setattr(method_registry, "_ADDED", {})
+
     @register_method
     @dataclass(kw_only=True, eq=False, repr=False)
     class Copy(MLP):
@@ -160,7 +185,7 @@ def test_a_data_set_and_an_event_cannot_take_a_name_that_is_taken():
 
 
 def test_the_page_shows_the_files_of_the_package():
-    page = (PACKAGE.parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
+    page = (PACKAGE.parents[2] / "docs" / "how-to" / "extending.md").read_text(encoding="utf-8")
     shown = dict(re.findall(r"`(\S+)`:\n\n```\w+\n(.*?)```", page, re.DOTALL))
     for name in ("pyproject.toml", "gapgnn_vote/poll.py", "gapgnn_vote/favourite.py"):
         assert shown[name] == (PACKAGE / name).read_text(encoding="utf-8")

@@ -54,7 +54,7 @@ def test_a_run_releases_and_charges_what_its_golden_transcript_says(case):
     assert TOOL.differences(GOLDEN[case.name], found, tolerance=TOLERANCE) == []
 
 
-def test_a_transcript_with_other_noise_is_told_apart():
+def test_a_transcript_with_other_noise_differs():
     case = next(case for case in CASES if case.method == "GAP")
     changed = json.loads(json.dumps(GOLDEN[case.name]))
     changed["releases"][1]["scale"] *= 1 + 1e-5

@@ -14,7 +14,7 @@ MODULES = {
     for path in SOURCE.rglob("*.py")
 }
 PACKAGES = sorted(name for name, path in MODULES.items() if path.name == "__init__.py")
-WITH_FRONT = [name for name in PACKAGES if hasattr(importlib.import_module(name), "__all__")]
+OFFERING = [name for name in PACKAGES if hasattr(importlib.import_module(name), "__all__")]
 
 
 def package_of(module: str) -> str:
@@ -32,8 +32,8 @@ def imports(module: str) -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize("package", WITH_FRONT)
-def test_every_name_of_a_front_is_there(package: str) -> None:
+@pytest.mark.parametrize("package", OFFERING)
+def test_every_name_that_a_package_offers_is_there(package: str) -> None:
     module = importlib.import_module(package)
     for name in module.__all__:
         assert hasattr(module, name)
@@ -41,7 +41,7 @@ def test_every_name_of_a_front_is_there(package: str) -> None:
 
 
 @pytest.mark.parametrize("module", sorted(MODULES))
-def test_other_packages_are_entered_by_their_front(module: str) -> None:
+def test_other_packages_are_imported_from_their_package(module: str) -> None:
     if module == "gapgnn" or module in PACKAGES:
         return
     mine = package_of(module)
@@ -54,7 +54,7 @@ def test_other_packages_are_entered_by_their_front(module: str) -> None:
         assert theirs in ("gapgnn", mine) or is_shadowed, f"{module}: from {source} import {name}"
 
 
-def test_fronts_load_nothing_heavy() -> None:
+def test_packages_load_nothing_heavy() -> None:
     import subprocess
     import sys
 

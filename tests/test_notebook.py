@@ -13,7 +13,7 @@ import pytest
 from gapgnn.errors import UnavailableError
 from gapgnn.graph.datasets import write_example
 
-PATH = Path(__file__).parents[1] / "docs" / "notebook.ipynb"
+PATH = Path(__file__).parents[1] / "docs" / "tutorials" / "notebook.ipynb"
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +57,9 @@ def test_it_is_plain_and_holds_no_output_of_anybodys_run(notebook):
     assert PATH.stat().st_size < 20_000
 
 
-@pytest.mark.parametrize("kind", ["bank", "hospital"])
-def test_examples_refuse_a_folder_with_something_in_it(kind, tmp_path):
+@pytest.mark.parametrize("example", ["bank", "hospital"])
+def test_examples_refuse_a_folder_with_something_in_it(example, tmp_path):
     (tmp_path / "customers.csv").write_text("my own")
     with pytest.raises(UnavailableError, match="new or empty folder"):
-        write_example(kind, tmp_path)
+        write_example(example, tmp_path)
     assert [path.read_text() for path in tmp_path.iterdir()] == ["my own"]

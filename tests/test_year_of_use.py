@@ -14,6 +14,8 @@ from gapgnn.cli.main import main
 from gapgnn.errors import BudgetExceededError
 from gapgnn.privacy.ledger import Ledger
 
+pytestmark = pytest.mark.gate
+
 PEOPLE, CHURN, MONTHS = 400, 8, 12
 TEXT_IDS, FEWER_COLUMNS, RENAMED = 2, 4, 5
 

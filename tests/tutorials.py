@@ -73,7 +73,7 @@ def played(page: str, folder: Path, more: Mapping[str, Sequence[str]]) -> Iterat
 
 def _run(words: list[str]) -> Step:
     run = importlib.import_module("gapgnn.cli.main").run
-    # To a file, not to pytest, so that one command's words are told from another's.
+    # To a file, not to pytest, so that the output of one command is separate from that of another.
     with (
         open("said.txt", "w+", encoding="utf-8") as said,
         pytest.MonkeyPatch.context() as patch,

@@ -136,7 +136,9 @@ BAD = {
     ),
     "one edge column": Bad("separated by commas", files={"edges.csv": EDGES.replace(",", ";")}),
     "no header": Bad("line of column names", files={"edges.csv": "0,1\n1,2\n"}),
-    "row numbers in front": Bad("row numbers must go", files={"edges.csv": ",from,to\n0,1,2\n"}),
+    "row numbers in front": Bad(
+        "remove a column of row numbers", files={"edges.csv": ",from,to\n0,1,2\n"}
+    ),
     "no features": Bad("`--features FILE`", (*TABLES, "--drop", "x", "--drop", "colour")),
     "free text": Bad(
         "`--drop bio`",
@@ -268,7 +270,7 @@ def snapshot(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_the_table_covers_at_least_25_kinds() -> None:
+def test_at_least_25_cases_are_covered() -> None:
     assert len(BAD) >= 25
 
 
@@ -284,17 +286,17 @@ def test_the_good_input_is_good(
     assert "40" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("kind", BAD)
+@pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_one_clear_line(
-    kind: str,
+    case: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    prepare(tmp_path, BAD[kind])
+    prepare(tmp_path, BAD[case])
     before = snapshot(tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["gapgnn", "describe", *BAD[kind].words])
+    monkeypatch.setattr(sys, "argv", ["gapgnn", "describe", *BAD[case].words])
     with pytest.raises(SystemExit) as done:
         run()
     output = capsys.readouterr()
@@ -303,16 +305,16 @@ def test_bad_input_is_one_clear_line(
     assert output.err.startswith("gapgnn: ")
     assert output.err.endswith("\n")
     assert output.err.count("\n") == 1
-    assert BAD[kind].complaint in output.err
+    assert BAD[case].complaint in output.err
     assert "Traceback" not in output.err
     assert snapshot(tmp_path) == before
 
 
 @pytest.mark.parametrize(
-    "kind", ["truncated parquet", pytest.param("unknown ids", marks=pytest.mark.slow)]
+    "case", ["truncated parquet", pytest.param("unknown ids", marks=pytest.mark.slow)]
 )
-def test_the_installed_command_complains_the_same_way(kind: str, tmp_path: Path) -> None:
-    prepare(tmp_path, BAD[kind])
+def test_the_installed_command_complains_the_same_way(case: str, tmp_path: Path) -> None:
+    prepare(tmp_path, BAD[case])
     before = snapshot(tmp_path)
     done = subprocess.run(
         [
@@ -320,7 +322,7 @@ def test_the_installed_command_complains_the_same_way(kind: str, tmp_path: Path)
             "-c",
             "from gapgnn.cli.main import run; run()",
             "describe",
-            *BAD[kind].words,
+            *BAD[case].words,
         ],
         cwd=tmp_path,
         capture_output=True,
@@ -331,5 +333,5 @@ def test_the_installed_command_complains_the_same_way(kind: str, tmp_path: Path)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
-    assert BAD[kind].complaint in done.stderr
+    assert BAD[case].complaint in done.stderr
     assert snapshot(tmp_path) == before

@@ -1,4 +1,4 @@
-"""Weights, kinds and windows of edges on the command line."""
+"""Weights, edge types and time windows on the command line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WEIGHT = ["--weight", "amount", "--weight-bounds", "0", "100"]
 TRAIN = ["--epochs", "2", "--device", "cpu", "--no-compare"]
 
 
-def test_describe_shows_kinds_weights_and_what_was_left_out(gapgnn, files, tmp_path):
+def test_describe_shows_edge_types_weights_and_rows_left_out(gapgnn, files, tmp_path):
     with (tmp_path / "payments.csv").open("a") as file:
         file.write("1,2,much,2024-01-01\n3,4,5,then\n")
     edges = ["--edges", "calls.csv", "--edges", "money=payments.csv", *files]
@@ -73,7 +73,7 @@ def test_train_predict_and_the_card(gapgnn, files, tmp_path, ledger):
         assert message in err.splitlines()[-1]
 
 
-def test_a_store_of_several_weighted_kinds(gapgnn, files, tmp_path):
+def test_a_store_of_several_weighted_edge_types(gapgnn, files, tmp_path):
     edges = ["--edges", "calls.csv", "--edges", "payments.csv", *files, *WEIGHT]
     code, out, _ = gapgnn("partition", *edges, "--parts", 3, "--out", "store", "--json")
     assert code == 0
@@ -121,7 +121,7 @@ BOTH = [*CALLS, "--edges", "payments.csv"]
         ([*CALLS, "--edges", "calls.csv"], "must name each edge type once. Got 'calls' twice"),
         ([*CALLS, "--edges", "=payments.csv"], "`--edges` must be FILE or NAME=FILE"),
         ([*CALLS, "--edges", "money=nowhere.csv"], "which is not there"),
-        ([*BOTH, *WEIGHT, *WEIGHT], "must be KIND=COLUMN where it is given several times"),
+        ([*BOTH, *WEIGHT, *WEIGHT], "must be TYPE=COLUMN where it is given several times"),
         ([*BOTH, "--weight", "walks=amount", "--weight-bounds", "0", "1"], "must be a column"),
         ([*CALLS, "--since", "2024-01-01"], "must come with `--time COLUMN`"),
         ([*CALLS, "--time", "day"], "`--time` must come with `--since` or `--until`"),
@@ -189,7 +189,7 @@ def spelled(files, tmp_path):
     return [*files, *GERMAN]
 
 
-def test_spreadsheets_of_several_kinds(gapgnn, spelled, tmp_path, ledger):
+def test_spreadsheets_of_several_edge_types(gapgnn, spelled, tmp_path, ledger):
     """Dialect, strangers, amounts and a window at once; the model remembers all but the window."""
     edges = ["--edges", "calls.csv", "--edges", "payments.csv"]
     window = ["--time", "day", "--since", "2024-01-01", "--until", "2024-07-01"]
@@ -210,9 +210,9 @@ def test_spreadsheets_of_several_kinds(gapgnn, spelled, tmp_path, ledger):
     assert made["outside"] == found["outside"]
     code, out, err = gapgnn("partition", *words, "--parts", 2, "--out", "second")
     assert "arcs of calls, payments in 2 parts" in " ".join(out.split())
-    told = " ".join(err.split())
-    assert "For the curator only: left out" in told
-    assert f"For the curator only: {found['outside']:,} edges outside the window" in told
+    printed = " ".join(err.split())
+    assert "For the curator only: left out" in printed
+    assert f"For the curator only: {found['outside']:,} edges outside the window" in printed
     code, out, err = gapgnn("train", "label-gap", *words, *TRAIN, "--out", "model", "--json")
     assert code == 0, err
     # No count of edges stands beside the promise.
@@ -230,12 +230,12 @@ def test_an_audit_of_a_model_that_remembers_its_spreadsheets(gapgnn, spelled, le
     words = ["--edges", "calls.csv", *spelled, *WEIGHT, "--dangling", "drop"]
     code, _, err = gapgnn("train", "label-gap", *words, *TRAIN, "--out", "model", "--json")
     assert code == 0, err
-    # Other tables of the same kind; those of training are answered free of charge.
+    # Other tables of the same format; predictions on those of the training are not charged.
     data = ["--edges", "payments.csv", "--nodes", "people.csv"]
-    kinds = ["--neighbours", "hub,amount-huge"]
-    code, out, err = gapgnn("audit", "pipeline", *kinds, "predict", "--model", "model", *data)
+    pairs = ["--neighbours", "hub,amount-huge"]
+    code, out, err = gapgnn("audit", "pipeline", *pairs, "predict", "--model", "model", *data)
     assert code == 0, out + err
-    code, out, err = gapgnn("audit", "pipeline", *kinds, "train", "label-gap", *words, *TRAIN)
+    code, out, err = gapgnn("audit", "pipeline", *pairs, "train", "label-gap", *words, *TRAIN)
     assert code == 0, out + err
 
 
@@ -250,7 +250,7 @@ low = 0
 high = 100
 
 [columns.age]
-kind = "number"
+type = "number"
 low = -3
 high = 5
 """
@@ -321,8 +321,8 @@ class TestWeightOfASchema:
         words = [*CALLS, *declared, "--weight", "amount"]
         code, out, err = gapgnn("partition", *words, "--out", "store", "--json")
         assert (code, json.loads(out)["weighted"]) == (0, True), err
-        kinds = ["--neighbours", "amount-huge", "--json"]
-        code, out, err = gapgnn("audit", "pipeline", *kinds, "train", "label-gap", *words, *TRAIN)
+        pairs = ["--neighbours", "amount-huge", "--json"]
+        code, out, err = gapgnn("audit", "pipeline", *pairs, "train", "label-gap", *words, *TRAIN)
         assert code == 0, err
         assert json.loads(out)["holds"]
 

@@ -120,8 +120,8 @@ def test_every_command_is_in_every_script(gapgnn) -> None:
 def test_how_much_is_said_means_the_same_for_every_command(name: str) -> None:
     def check(parser: Parser) -> None:
         parser.declare()
-        voices = [action for action in parser._actions if action.dest == "voice"]
-        assert [(v.option_strings, v.const) for v in voices] == [
+        levels = [action for action in parser._actions if action.dest == "verbosity"]
+        assert [(v.option_strings, v.const) for v in levels] == [
             (["-v", "--verbose"], "verbose"),
             (["-q", "--quiet"], "quiet"),
         ]

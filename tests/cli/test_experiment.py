@@ -17,12 +17,15 @@ from rich.console import Console
 from gapgnn import Ledger
 from gapgnn.cli.experiment import GridProgress, Pace
 from gapgnn.cli.main import COMMANDS
+from gapgnn.errors import DataError
 from gapgnn.evaluation.grid import runner
 from gapgnn.evaluation.grid.plans import METHODS, plan
 from gapgnn.evaluation.grid.records import FILE, Record, load
 from gapgnn.evaluation.grid.runner import Failure
 from gapgnn.evaluation.grid.tasks import Source, Task
 from gapgnn.evaluation.report import write_report
+
+pytestmark = pytest.mark.gate
 
 FEW = ("--methods", "mlp", "gap", "--levels", "edge", "--repeats", "2")
 
@@ -166,10 +169,63 @@ class TestDryRun:
         monkeypatch.setenv("COLUMNS", "80")
         _, out, _ = gapgnn("accuracy", "encoder", "--dry-run")
         lines = [line.split("│") for line in out.splitlines() if line.startswith("│")]
-        assert {len(line) for line in lines} == {10}
-        names = {line[3].strip() for line in lines}
+        # The data set is the same everywhere: it stands above the table.
+        assert {len(line) for line in lines} == {9}
+        names = {line[2].strip() for line in lines}
         assert {*METHODS, "own record", "own nothing"} >= names - {""} >= {"node-label-gap", "sage"}
-        assert {line[8].strip()[-1:] for line in lines} <= {"s", "n", ""}
+        assert {line[7].strip()[-1:] for line in lines} <= {"s", "n", ""}
+
+    def test_what_all_rows_have_in_common_stands_above_them_once(self, gapgnn, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "160")
+        _, out, _ = gapgnn("accuracy", "--methods", "gap", "sage", "--levels", "edge", "--dry-run")
+        assert "All rows: data set social, experiment accuracy, level edge, epsilon 4." in out
+        head = next(line for line in out.splitlines() if "method" in line)
+        assert not any(word in head for word in ("data set", "experiment", "level", "epsilon"))
+        # A single row keeps its columns: nothing is in common with another one.
+        _, out, _ = gapgnn("accuracy", "--methods", "gap", "--levels", "edge", "--dry-run")
+        assert any("data set" in line and "method" in line for line in out.splitlines())
+
+
+class TestAsThePaper:
+    def test_relation_delta_and_selection_are_the_paper_s(self, gapgnn, tables):
+        words = ("accuracy", *tables, "--as-paper", "--methods", "gap", "mlp", "--repeats", "1")
+        code, out, _ = gapgnn(*words, "--levels", "edge", "node", "--epsilons", "4", "--dry-run")
+        assert code == 0, out
+        # Candidates of the selection: five numbers of hops, and with them four degree bounds.
+        assert "4 rows, 27 runs" in " ".join(out.split())
+
+    def test_a_record_states_the_published_delta(self, gapgnn, tables):
+        words = ("accuracy", *tables, "--as-paper", "--methods", "gap", "--levels", "edge")
+        assert gapgnn(*words, "--repeats", "1", "--out", "results", "--json")[0] == 0
+        (record,) = load("results")
+        assert (record.relation, record.select) == ("directed", "validation")
+        # Of some thousand arcs: the power of ten below 1 / arcs.
+        assert record.delta == 1e-4
+
+    def test_the_data_sets_are_the_papers_unless_others_are_named(self, gapgnn, monkeypatch):
+        asked = []
+
+        def no_file(args, **options):
+            asked.append(args.dataset)
+            raise DataError("the file is not here.")
+
+        monkeypatch.setattr("gapgnn.cli.experiment.load_graph", no_file)
+        gapgnn("accuracy", "--as-paper", "--dry-run")
+        gapgnn("accuracy", "--as-paper", "--datasets", "social", "--dry-run")
+        assert asked == ["facebook100/UIllinois20", "social"]
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            (("--relation", "undirected"), "`--as-paper` must not come with another relation"),
+            (("--edge-delta", "1e-6"), "`--as-paper` must not come with `--edge-delta`"),
+        ],
+    )
+    def test_an_option_against_it_is_one_line(self, gapgnn, words, message):
+        code, _, err = gapgnn("accuracy", "--as-paper", *words, "--dry-run")
+        assert code == 2
+        assert message in err
+        assert err.count("\n") == 1
 
     def test_rows_that_are_there_are_not_counted(self, gapgnn, tables):
         gapgnn("accuracy", *tables, *FEW, "--out", "results", "--json")
@@ -234,14 +290,14 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("kind", BAD)
-def test_bad_input_is_one_line_and_nothing_is_written(kind, gapgnn, tmp_path):
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line_and_nothing_is_written(case, gapgnn, tmp_path):
     (tmp_path / "file").write_text("")
     for folder, text in (("newer", '{"format": 9}\n'), ("damaged", "garbage\n")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / FILE).write_text(text)
     before = {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")}
-    words, complaint = BAD[kind]
+    words, complaint = BAD[case]
     code, out, err = gapgnn(*words)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("gapgnn: ")

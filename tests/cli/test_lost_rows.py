@@ -33,7 +33,7 @@ def write_edges(folder, head, line, rows=None):
 def write_schema(folder):
     (folder / "schema.toml").write_text(
         '[label]\ncolumn = "team"\nclasses = ["blue", "red"]\n\n'
-        '[columns.age]\nkind = "number"\nlow = 0\nhigh = 200\n'
+        '[columns.age]\ntype = "number"\nlow = 0\nhigh = 200\n'
     )
 
 
@@ -76,11 +76,11 @@ LOST = {
 def test_edge_tables_that_lose_most_rows_are_refused_before_the_charge(
     gapgnn, folder, ledger, name
 ):
-    head, line, options, told = LOST[name]
+    head, line, options, message = LOST[name]
     write_edges(folder, head, line)
     code, _, err = gapgnn("train", "label-gap", *TABLES, *options, *TRAIN)
     assert code == 2
-    assert told in err
+    assert message in err
     assert "`--edges` must have" in err
     assert "--dropped-at-most" in err
     assert not ledger.entries()
@@ -90,14 +90,14 @@ def test_edge_tables_that_lose_most_rows_are_refused_before_the_charge(
 
 @pytest.mark.parametrize("name", LOST)
 def test_at_node_level_a_share_of_people_is_refused(gapgnn, folder, ledger, name):
-    head, line, options, told = LOST[name]
+    head, line, options, message = LOST[name]
     write_edges(folder, head, line)
     write_schema(folder)
     words = [*TABLES, "--schema", "schema.toml", *options, *TRAIN, "--level", "node"]
     words = [word.replace("drop", "keep") for word in words]
     code, _, err = gapgnn("train", "node-label-gap", *words, "--epsilon", "8")
     assert code == 2, err
-    assert told in err
+    assert message in err
     assert not ledger.entries()
 
 

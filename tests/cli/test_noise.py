@@ -29,6 +29,7 @@ def ask(capsys, *options):
         "sensitivity",
         "epsilon",
         "delta",
+        "odds",
         "accountant",
         "mu",
         "guess",
@@ -73,7 +74,7 @@ def test_what_a_noise_level_costs(capsys, relation, epsilon, sensitivity):
     assert answer["sigma"] == 10.0
 
 
-def test_a_whole_friendship_needs_sqrt_two_times_the_standard_deviation(capsys):
+def test_an_undirected_edge_needs_sqrt_two_times_the_standard_deviation(capsys):
     budget = ["--level", "edge", "--epsilon", "1", "--delta", "1e-7", "--hops", "2"]
     arc = ask(capsys, *budget, "--relation", "directed")
     edge = ask(capsys, *budget, "--relation", "undirected")
@@ -87,18 +88,18 @@ def test_a_whole_friendship_needs_sqrt_two_times_the_standard_deviation(capsys):
 @pytest.mark.parametrize(
     ("relation", "sensitivity"), [("directed", 2**0.5), ("undirected", 8**0.5)]
 )
-def test_messages_both_ways_need_more_noise_at_the_same_multiplier(capsys, relation, sensitivity):
+def test_symmetrised_messages_need_more_noise_at_the_same_multiplier(capsys, relation, sensitivity):
     shared = ("--relation", relation, "--epsilon", "1", "--delta", "1e-7")
-    along, both = ask(capsys, *shared), ask(capsys, *shared, "--both-ways")
-    assert both["noise_multiplier"] == along["noise_multiplier"]
-    assert both["sensitivity"] == pytest.approx(sensitivity)
-    assert both["sigma"] == pytest.approx(both["noise_multiplier"] * sensitivity)
+    along, symmetrised = ask(capsys, *shared), ask(capsys, *shared, "--symmetrised")
+    assert symmetrised["noise_multiplier"] == along["noise_multiplier"]
+    assert symmetrised["sensitivity"] == pytest.approx(sensitivity)
+    assert symmetrised["sigma"] == pytest.approx(symmetrised["noise_multiplier"] * sensitivity)
 
 
 @pytest.mark.parametrize("options", [("--level", "node"), ()])
-def test_both_ways_wants_a_relation_of_edge_level(options):
-    with pytest.raises(GapgnnError, match="both-ways is for level edge"):
-        main(["noise", "--epsilon", "1", "--delta", "1e-7", "--both-ways", *options])
+def test_symmetrised_needs_a_relation_of_edge_level(options):
+    with pytest.raises(GapgnnError, match="symmetrised is for level edge"):
+        main(["noise", "--epsilon", "1", "--delta", "1e-7", "--symmetrised", *options])
 
 
 def test_the_degree_bound_scales_the_noise_and_not_the_multiplier(capsys):
@@ -134,7 +135,9 @@ def test_people_see_what_given_noise_costs_under_both_relations(capsys):
         (["--epsilon", "nan", "--delta", "1e-5"], "`--epsilon` must be a number"),
         (["--epsilon", "inf", "--delta", "1e-5"], "`--epsilon` must be finite"),
         (["--epsilon", "1", "--delta", "0"], "`--delta`"),
-        (["--epsilon", "1"], "--delta"),
+        (["--epsilon", "1", "--homophily", "0.5"], "--homophily has a meaning with --simulate"),
+        (["--noise-multiplier", "1", "--simulate"], "--simulate needs --epsilon"),
+        (["--epsilon", "1", "--mean-degree", "-1"], "`--mean-degree`"),
         (["--delta", "1e-5"], "give one of --epsilon and --noise-multiplier"),
         (["--delta", "1e-5", "--epsilon", "1", "--noise-multiplier", "1"], "give one of"),
         (["--noise-multiplier", "0", "--delta", "1e-5"], "`--noise-multiplier` must be positive"),

@@ -17,7 +17,7 @@ from gapgnn.cli.options import (
 )
 from gapgnn.errors import InputError
 from gapgnn.methods import method_config, methods
-from gapgnn.methods.configs import help_texts
+from gapgnn.methods.configs import help_texts, own_parameters, own_pieces
 
 CONFIGS = {name: method_config(name) for name in methods()}
 
@@ -29,7 +29,9 @@ def parser_of(method: str) -> Parser:
 
 
 def names_of(method: str) -> list[str]:
-    return [part.name for part in fields(CONFIGS[method])]
+    """Return the parameters that are options: functions of the user's own are for Python alone."""
+    config = CONFIGS[method]
+    return [part.name for part in fields(config) if part.name not in own_pieces(config)]
 
 
 @pytest.mark.parametrize("method", CONFIGS)
@@ -45,7 +47,14 @@ def test_every_parameter_is_an_option_with_a_help_text(method):
 
 @pytest.mark.parametrize("method", CONFIGS)
 def test_no_help_text_is_about_nothing(method):
-    assert help_texts(CONFIGS[method]).keys() == set(names_of(method))
+    texts = help_texts(CONFIGS[method])
+    assert texts.keys() == {*names_of(method), *own_pieces(CONFIGS[method])}
+
+
+@pytest.mark.parametrize("method", CONFIGS)
+def test_functions_of_the_users_own_are_no_options(method):
+    names = {action.dest for action in parser_of(method)._actions}
+    assert not names & set(own_pieces(CONFIGS[method]))
 
 
 def test_a_method_inherits_texts_and_words_its_own_again():
@@ -60,12 +69,12 @@ def test_a_method_inherits_texts_and_words_its_own_again():
 @pytest.mark.parametrize("method", CONFIGS)
 def test_the_help_begins_with_the_promise_and_goes_on_with_the_method(method):
     names = [
-        action.dest for action in parser_of(method)._actions if action.dest not in ("help", "voice")
+        action.dest
+        for action in parser_of(method)._actions
+        if action.dest not in ("help", "verbosity", "log_format")
     ]
     assert names[:4] == ["level", "epsilon", "delta", "relation"]
-    first = {"progap": "max_degree", "gap": "max_degree", "label-gap": "hops"}
-    first |= {"node-label-gap": "own", "sage": "max_degree", "mlp": "layers", "vote": "layers"}
-    assert names[4] == first[method]
+    assert names[4] == next(own_parameters(CONFIGS[method]))
     assert names[-2:] == ["ledger", "reason"]
     assert sorted(names) == sorted(names_of(method))
 
@@ -85,7 +94,8 @@ def test_the_help_can_be_printed(method, capsys):
 def test_no_options_give_the_constructors_defaults(method):
     config = CONFIGS[method]
     chosen = method_options(parser_of(method).parse_args([]), config)
-    assert chosen == {part.name: part.default for part in fields(config)}
+    defaults = {part.name: part.default for part in fields(config)}
+    assert chosen == {name: defaults[name] for name in names_of(method)}
 
 
 @pytest.mark.parametrize(

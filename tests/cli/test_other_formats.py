@@ -82,7 +82,7 @@ def test_codes_with_leading_zeros_stay_codes(folder, suffix):
     assert graph.label_names == ("01", "1")
     assert graph.ids[:2].tolist() == ["000000", "000001"]
     proposed = propose_schema(folder / f"people.{suffix}", "team")
-    assert proposed.columns[0].kind == "category"
+    assert proposed.columns[0].type == "category"
     assert proposed.columns[0].values == ("056", "112", "700")
     assert proposed.label.classes == ("01", "1")
     again = tables_of(folder, suffix, schema=Schema.from_dict(proposed.to_dict())).graph
@@ -101,7 +101,7 @@ def test_a_model_remembers_codes_for_tables_without_a_leading_zero(gapgnn, folde
     code, _, err = gapgnn("train", "label-gap", *csv, "--label", "team", *TRAIN, "--out", "model")
     assert code == 0, err
     write_csv(folder / "people.csv", people(branches=("112", "700")))
-    code, _, err = gapgnn("predict", "--model", "model", *csv, "--out", "p.csv")
+    code, _, err = gapgnn("predict", "--model", "model", *csv, "--out", "p.csv", "--charge")
     assert code == 0, err
     # One of the three codes is not there; the column itself is the model's.
     assert "1 feature columns missing, taken as 0, such as 'branch=056'" in err
@@ -131,7 +131,7 @@ def test_columns_with_more_than_a_thousand_values_are_refused_at_every_level(
     code, _, err = gapgnn("train", "label-gap", *files, *TRAIN, "--out", "m", "--drop", "place")
     assert (code, "must have a feature column" in err) == (2, True)
     schema = '[label]\ncolumn = "team"\nclasses = ["t0", "t1"]\n\n[columns.place]\n'
-    schema += f'kind = "category"\nvalues = {json.dumps(sorted(set(place)))}\n'
+    schema += f'type = "category"\nvalues = {json.dumps(sorted(set(place)))}\n'
     (tmp_path / "schema.toml").write_text(schema)
     node = ["--level", "node", "--epsilon", "8", "--schema", "schema.toml"]
     code, _, err = gapgnn("train", *files, *node, "--out", "n")
@@ -152,7 +152,7 @@ def test_a_thousand_values_become_features(tmp_path):
 
 
 def test_a_schema_tells_codes_apart_that_are_one_number():
-    about = {"columns": [{"name": "b", "kind": "category", "values": ["056", "56"]}]}
+    about = {"columns": [{"name": "b", "type": "category", "values": ["056", "56"]}]}
     assert Schema.from_dict(about).columns[0].values == ("056", "56")
     about["columns"][0]["values"] = ["56", "56.0"]
     with pytest.raises(DataError, match="must name each value once"):

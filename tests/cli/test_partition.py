@@ -123,7 +123,7 @@ def test_a_damaged_store_is_refused_before_anything_is_charged(gapgnn, store, le
     raw[len(raw) // 3] ^= 4
     path.write_bytes(raw)
     code, out, err = gapgnn("train", "label-gap", "--store", store, "--out", "model")
-    assert (code, out) == (2, "")
+    assert (code, out) == (4, "")
     assert "arcs-00001.parquet" in err
     assert ledger.entries() == []
     assert not Path("model.unfinished").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,8 @@ from gapgnn.graph.tables.schema import Ignored, Number
 from gapgnn.graph.transforms import random_split
 
 NODE = {"method": NodeLabelGAP, "schema": SCHEMA, "level": "node", "batch_size": 30}
+# What every JSON object of a command that may charge says.
+RECEIPT = {"charges", "budgets", "ledger", "folder", "seconds"}
 YEARS = {"2004", "2005", "2006"}
 READERS = {
     ".csv": pcsv.read_csv,
@@ -67,7 +70,8 @@ def test_every_format_holds_ids_and_label_names(suffix, gapgnn, model, tmp_path,
     out = tmp_path / f"labels{suffix}"
     code, text, err = gapgnn("predict", "--model", model, "--out", out)
     assert (code, err) == (0, "")
-    assert text == f"120 labels written to {out}; no budget was spent\n"
+    why = "the rows that were released in training answer"
+    assert text == f"120 labels written to {out}; no budget was spent: {why}\n"
     table = READERS[suffix](out)
     assert table.column_names == ["id", "label", "probability", "graph"]
     assert set(table["graph"].to_pylist()) == {"training"}
@@ -145,11 +149,25 @@ class TestLabelsOfTheTable:
         assert not out.exists()
 
 
-def test_json_is_one_object(gapgnn, model, tmp_path):
+def test_json_is_one_object(gapgnn, model, tmp_path, ledger):
     out = tmp_path / "labels.csv"
     code, text, err = gapgnn("predict", "--model", model, "--out", out, "--json")
     assert (code, err) == (0, "")
-    assert json.loads(text) == {"out": str(out), "nodes": 120, "new_releases": 0}
+    found = json.loads(text)
+    assert found.pop("seconds")["total"] > 0
+    assert found == {
+        "out": str(out),
+        "nodes": 120,
+        "new_releases": 0,
+        "why_free": "the rows that were released in training answer",
+        "releases": 1,
+        "composed_epsilon": pytest.approx(4, rel=1e-6),
+        "charges": [],
+        "budgets": [],
+        "ledger": str(ledger.path),
+        "folder": str(model),
+        "price": {"epsilon": 0.0, "delta": 0.0, "relation": None},
+    }
 
 
 def test_the_training_tables_are_known_and_free(gapgnn, model, tables, tmp_path, ledger):
@@ -178,7 +196,9 @@ def test_rows_in_another_order_keep_their_labels(gapgnn, model, tables, tmp_path
 def test_another_graph_is_charged_once_and_its_hops_are_kept(gapgnn, model, tmp_path, ledger):
     other = write_tables(tmp_path / "other", first=1000, count=80)
     outs = [tmp_path / "first.csv", tmp_path / "second.csv"]
-    texts = [gapgnn("predict", "--model", model, "--out", out, *other)[1] for out in outs]
+    texts = [
+        gapgnn("predict", "--model", model, "--out", out, *other, "--charge")[1] for out in outs
+    ]
     assert "one new graph was charged" in texts[0]
     assert "no budget was spent" in texts[1]
     assert outs[0].read_text() == outs[1].read_text()
@@ -215,7 +235,9 @@ def test_another_ledger_never_answers_with_last_months_labels(gapgnn, model, tmp
 
 def test_changed_edges_of_the_same_people_are_charged_and_read(gapgnn, model, tmp_path, ledger):
     out, cached, month = tmp_path / "new.csv", tmp_path / "old.csv", next_month(tmp_path / "month")
-    code, text, _ = gapgnn("predict", "--model", model, "--out", out, *month, "--reason", "May")
+    code, text, _ = gapgnn(
+        "predict", "--model", model, "--out", out, *month, "--charge", "--reason", "May"
+    )
     assert code == 0
     assert "one new graph was charged" in text
     assert set(column(out, "graph")) == {"given"}
@@ -244,14 +266,14 @@ class TestPeopleWhoseLabelColumnIsEmpty:
     def test_are_answered_for(self, words, gapgnn, model, tmp_path, ledger):
         other = emptied(write_tables(tmp_path / "other", first=1000, count=80))
         out = tmp_path / "labels.csv"
-        code, _, err = gapgnn("predict", "--model", model, "--out", out, *other, *words)
+        code, _, err = gapgnn("predict", "--model", model, "--out", out, *other, *words, "--charge")
         assert code == 0, err
         assert len(column(out, "id")) == 80
 
     def test_where_lists_read_labels_it_says_what_is_missing(self, gapgnn, model, tmp_path, ledger):
         other = emptied(write_tables(tmp_path / "other", first=1000, count=80))
         words = ["--model", model, "--out", tmp_path / "labels.csv", "--own", "record"]
-        code, _, err = gapgnn("predict", *words, *other)
+        code, _, err = gapgnn("predict", *words, *other, "--charge")
         assert code == 2
         assert "must have training labels, which own='record' reads. Got none." in err
         assert len(ledger.entries()) == 1
@@ -302,21 +324,21 @@ class TestNewPeople:
         self, which, gapgnn, early, tmp_path, ledger, request
     ):
         tables, outs = request.getfixturevalue(which), [tmp_path / "one.csv", tmp_path / "two.csv"]
-        told = [
-            gapgnn("predict", "--model", early, "--new-people", "--out", out, *tables)
+        runs = [
+            gapgnn("predict", "--model", early, "--new-people", "--out", out, *tables, "--charge")
             for out in outs
         ]
-        assert [code for code, _, _ in told] == [0, 0], told
+        assert [code for code, _, _ in runs] == [0, 0], runs
         assert column(outs[0], "id") == [f"p{row}" for row in range(120, 140)]
         assert set(column(outs[0], "graph")) == {"given"}
         assert outs[0].read_text() == outs[1].read_text()
         assert len(ledger.entries()) == 2
         assert (
-            "Price: the edges of new people were not released before, and are charged" in told[0][2]
+            "Price: the edges of new people were not released before, and are charged" in runs[0][2]
         )
-        assert "20 labels written" in told[0][1]
-        assert "the edges of new people were charged" in told[0][1]
-        assert "no budget was spent" in told[1][1]
+        assert "20 labels written" in runs[0][1]
+        assert "the edges of new people were charged" in runs[0][1]
+        assert "no budget was spent" in runs[1][1]
         assert load_model(early).card_.releases[1].purpose == "prediction for new people"
 
     def test_many_edges_to_people_of_the_training_are_not_lost(
@@ -330,7 +352,15 @@ class TestNewPeople:
         (tmp_path / "new.csv").write_text("\n".join([header[0], *rows]) + "\n")
         for name, lines in (("good.csv", edges), ("odd.csv", [f"{e}0x" for e in edges])):
             (tmp_path / name).write_text("\n".join(["a,b", *lines]) + "\n")
-        words = ["--model", early, "--new-people", "--nodes", tmp_path / "new.csv", "--out"]
+        words = [
+            "--charge",
+            "--model",
+            early,
+            "--new-people",
+            "--nodes",
+            tmp_path / "new.csv",
+            "--out",
+        ]
         code, _, err = gapgnn(
             "predict", *words, tmp_path / "x.csv", "--edges", tmp_path / "odd.csv"
         )
@@ -378,18 +408,19 @@ class TestThePriceIsShownBeforeItIsCharged:
     def test_with_what_is_left_and_what_all_releases_come_to(self, gapgnn, model, tmp_path, ledger):
         self.grant(ledger, 10)
         out, month = tmp_path / "labels.csv", next_month(tmp_path / "month")
-        code, _, err = gapgnn("predict", "--model", model, "--out", out, *month)
+        code, _, err = gapgnn("predict", "--model", model, "--out", out, *month, "--charge")
         assert code == 0
         card, (fit, charge) = load_model(model).card_, ledger.entries()
         together = f"{card.composed_epsilon:.2f}"
         (budget,) = ledger.summary()
+        rest = math.floor(1e4 * budget.left_epsilon) / 1e4
         before, after = err.split("Charged: ")
         assert before.splitlines() == [
             f"Price: this graph was not released before, and is charged epsilon "
-            f"{charge.epsilon:.2f}, delta 0.0001 for all edges between any two people together "
-            "(one undirected edge).",
+            f"{charge.epsilon:.2f}, delta 0.0001 (undirected) for all edges between any two people "
+            "together (one undirected edge).",
             f"Before: {fit.population} has epsilon {before.split('epsilon ')[2].split()[0]} of 10 "
-            "left, delta 0.0001",
+            f"left, delta 0.0001; after this, epsilon {rest:g}",
             f"The 2 releases of this model will then come to epsilon {together} at delta 0.0001 "
             "for what is in all of their graphs; now it is 4.00.",
         ]
@@ -402,39 +433,62 @@ class TestThePriceIsShownBeforeItIsCharged:
         self, gapgnn, model, tmp_path, ledger
     ):
         out, month = tmp_path / "labels.csv", next_month(tmp_path / "month")
-        code, _, err = gapgnn("predict", "--model", model, "--out", out, *month)
+        code, _, err = gapgnn("predict", "--model", model, "--out", out, *month, "--charge")
         assert code == 0
         before, after = err.split("Charged: ")
         said = "No budget is set for these people: the charge is recorded but not limited"
         assert f"{said} (`gapgnn ledger grant`)." in before.splitlines()
         assert err.lower().count("no budget is set") == 1
         assert f"Ledger: {ledger.path}" in after.splitlines()
-        # Nothing is charged any more, so nothing is said about it.
+        # Nothing is charged any more, so nothing is said about it, and nothing need be agreed to.
         code, _, err = gapgnn("predict", "--model", model, "--out", out, *month)
         assert (code, err) == (0, "")
 
     def test_also_where_it_is_then_refused(self, gapgnn, model, tmp_path, ledger):
         self.grant(ledger, 5)
         out, month = tmp_path / "labels.csv", next_month(tmp_path / "month")
-        code, _, err = gapgnn("predict", "--model", model, "--out", out, *month)
-        assert code == 2
+        code, _, err = gapgnn("predict", "--model", model, "--out", out, *month, "--charge")
+        assert code == 3
         assert err.startswith("Price: this graph was not released before")
         assert "Charged" not in err
         assert len(load_model(model).card_.releases) == len(ledger.entries()) == 1
 
-    def test_and_programs_are_told_what_was_charged(self, gapgnn, model, tmp_path, ledger):
+    def test_json_states_what_was_charged(self, gapgnn, model, tmp_path, ledger):
         out, month = tmp_path / "labels.csv", next_month(tmp_path / "month")
-        code, text, _ = gapgnn("predict", "--model", model, "--out", out, *month, "--json")
+        code, text, _ = gapgnn(
+            "predict", "--model", model, "--out", out, *month, "--charge", "--json"
+        )
         charge, card = ledger.entries()[-1], load_model(model).card_
         assert code == 0
-        assert json.loads(text) == {
+        found = json.loads(text)
+        assert {**found, "seconds": 0} == {
             "out": str(out),
             "nodes": 120,
             "new_releases": 1,
-            "charge": {"id": charge.id, "epsilon": charge.epsilon, "delta": charge.delta},
+            "why_free": "",
             "releases": 2,
             "composed_epsilon": card.composed_epsilon,
+            "charges": [
+                {
+                    "id": charge.id,
+                    "populations": [charge.population],
+                    "level": "edge",
+                    "relation": "undirected",
+                    "epsilon": charge.epsilon,
+                    "delta": charge.delta,
+                    "count": 1,
+                    "purpose": "label-gap predict",
+                }
+            ],
+            "budgets": found["budgets"],
+            "ledger": str(ledger.path),
+            "folder": str(model),
+            "price": {"epsilon": charge.epsilon, "delta": charge.delta, "relation": "undirected"},
+            "seconds": 0,
         }
+        (budget,) = found["budgets"]
+        assert (budget["population"], budget["left_epsilon"]) == (charge.population, None)
+        assert budget["spent_epsilon"] == sum(one.epsilon for one in ledger.entries())
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -460,8 +514,12 @@ class TestPlan:
         assert contents(tmp_path) == before
         assert ledger.entries() == charges
         found = json.loads(out)
-        assert found.keys() == {"free", "plan", "composed_epsilon", "left"}
-        assert found["free"] == ("Price: nothing." in text)
+        priced = {"free", "why_free", "epsilon", "delta", "relation", "plan"}
+        priced |= {"left", "after", "refused"}
+        composed = {"composed_epsilon", "composed_epsilon_before"}
+        assert found.keys() == priced | composed | RECEIPT
+        assert found["charges"] == []
+        assert found["free"] == ("Price: nothing, because " in text) == bool(found["why_free"])
         return found
 
     def test_another_graph_has_the_price_that_is_then_charged(
@@ -470,7 +528,7 @@ class TestPlan:
         month, out = next_month(tmp_path / "month"), tmp_path / "labels.csv"
         found = self.planned(gapgnn, tmp_path, ledger, "--model", model, *month)
         assert not found["free"]
-        assert gapgnn("predict", "--model", model, *month, "--out", out)[0] == 0
+        assert gapgnn("predict", "--model", model, *month, "--charge", "--out", out)[0] == 0
         charge = ledger.entries()[-1]
         assert found["plan"]["epsilon"] == charge.epsilon
         assert found["plan"]["delta"] == charge.delta
@@ -480,7 +538,26 @@ class TestPlan:
         assert found["free"]
         assert found["composed_epsilon"] == load_model(model).card_.composed_epsilon
 
-    def test_people_are_told_price_sum_and_what_is_left(self, gapgnn, model, tmp_path, ledger):
+    def test_an_answer_above_max_epsilon_is_refused_and_not_charged(
+        self, gapgnn, model, tmp_path, ledger
+    ):
+        month, out = next_month(tmp_path / "month"), tmp_path / "labels.csv"
+        charges = ledger.entries()
+        words = ["predict", "--model", model, *month, "--max-epsilon", 3.9]
+        code, _, err = gapgnn(*words, "--out", out)
+        assert code == 3
+        assert "`--max-epsilon` must be at least 4.00, the price of this answer. Got 3.9" in err
+        assert "`--max-epsilon` must be at least 4.00" in gapgnn(*words, "--plan")[1]
+        assert ledger.entries() == charges
+        assert not out.exists()
+        # The graph of training is answered for from what was released.
+        assert gapgnn("predict", "--model", model, "--max-epsilon", 0, "--out", out)[0] == 0
+        assert ledger.entries() == charges
+        words = ["predict", "--model", model, *month, "--max-epsilon", 4, "--out", out]
+        assert gapgnn(*words)[0] == 0
+        assert len(ledger.entries()) == len(charges) + 1
+
+    def test_price_sum_and_remaining_budget_are_printed(self, gapgnn, model, tmp_path, ledger):
         (fit,) = ledger.entries()
         budget = {"level": "edge", "relation": "undirected", "epsilon": 10, "delta": 1e-4}
         ledger.grant(fit.population, **budget, composition="gaussian")
@@ -491,11 +568,34 @@ class TestPlan:
         price, left = text.splitlines()
         together = f"{found['composed_epsilon']:.2f}"
         assert price == (
-            "Price: epsilon 4.00, delta 0.0001 (undirected). All releases of this model would come "
-            f"to epsilon {together} at delta 0.0001; now it is 4.00."
+            "Price: epsilon 4.00, delta 0.0001 (undirected) for all edges between any two people "
+            "together (one undirected edge). All releases of this model would come to epsilon "
+            f"{together} at delta 0.0001; now it is 4.00."
         )
         assert [left.removeprefix("Left: ")] == found["left"]
         assert left.startswith(f"Left: {fit.population} has epsilon ")
+        assert (
+            gapgnn(
+                "predict", "--model", model, *month, "--charge", "--out", tmp_path / "labels.csv"
+            )[0]
+            == 0
+        )
+        (budget,) = ledger.summary()
+        assert float(left.rpartition(" ")[2]) == pytest.approx(budget.left_epsilon, abs=1e-4)
+
+    def test_a_refusal_is_printed_in_advance(self, gapgnn, model, tmp_path, ledger):
+        """What is left and the price may be stated at different deltas, so nobody can compare."""
+        (fit,) = ledger.entries()
+        budget = {"level": "edge", "relation": "undirected", "epsilon": 5, "delta": 1e-4}
+        ledger.grant(fit.population, **budget, composition="gaussian")
+        month = next_month(tmp_path / "month")
+        found = self.planned(gapgnn, tmp_path, ledger, "--model", model, *month)
+        lines = gapgnn("predict", "--model", model, *month, "--plan")[1].splitlines()
+        assert lines[-1] == f"It would be refused: {found['refused']}"
+        out = tmp_path / "labels.csv"
+        code, _, err = gapgnn("predict", "--model", model, *month, "--charge", "--out", out)
+        assert (code, err.splitlines()[-1]) == (3, f"gapgnn: {found['refused']}")
+        assert "`--population NAME`" in found["refused"]
 
     @pytest.mark.parametrize("words", [[], ["--cached"]])
     def test_the_graph_of_training_is_free(self, words, gapgnn, model, tables, tmp_path, ledger):
@@ -535,8 +635,8 @@ def test_over_budget_changed_edges_are_refused(gapgnn, model, tables, tmp_path, 
     budget = {"level": "edge", "relation": "undirected", "epsilon": 5, "delta": 0.5}
     ledger.grant(spent, **budget, composition="sum")
     out, month = tmp_path / "labels.csv", next_month(tmp_path / "month")
-    code, text, err = gapgnn("predict", "--model", model, "--out", out, *month)
-    assert (code, text) == (2, "")
+    code, text, err = gapgnn("predict", "--model", model, "--out", out, *month, "--charge")
+    assert (code, text) == (3, "")
     assert "nothing was charged" in err
     assert not out.exists()
     assert len(ledger.entries()) == 1
@@ -574,11 +674,11 @@ def test_cached_answers_for_the_graph_of_training_by_ids_alone(gapgnn, model, tm
 def test_what_the_cache_cannot_answer_is_one_line(
     case, complaint, gapgnn, tables, tmp_path, ledger
 ):
-    kinds = {
+    options = {
         "node level": NODE,
         "features only": {"method": MLP},
     }
-    folder = saved(tmp_path / "model", tables, **kinds.get(case, {}))
+    folder = saved(tmp_path / "model", tables, **options.get(case, {}))
     nodes = tmp_path / "ids.csv"
     nodes.write_text("id\np7\nq9\n" if case == "a stranger" else "id\np7\n")
     out = tmp_path / "labels.csv"
@@ -599,7 +699,7 @@ def test_columns_of_other_tables_are_matched_by_name(gapgnn, model, tmp_path, le
     lines = [",".join([who, age, "7", city]) for who, city, age, _ in rows]
     people.write_text("\n".join(["id,age,shoe,city", *lines[1:]]) + "\n")
     out = tmp_path / "labels.csv"
-    code, _, err = gapgnn("predict", "--model", model, "--out", out, *other[:4])
+    code, _, err = gapgnn("predict", "--model", model, "--out", out, *other[:4], "--charge")
     assert code == 0
     assert err.splitlines()[:3] == [
         "columns of people.csv new and left out: 'shoe'",
@@ -709,7 +809,7 @@ class TestRememberedPreparation:
         assert "no budget was spent" in out
         (line,) = err.splitlines()
         assert line.startswith("For the curator only: left out ")
-        assert line.endswith(", 1 edge that names somebody without a row.")
+        assert line.endswith(", 1 edge that names an id without a row.")
         assert len(ledger.entries()) == 1
         words = ["--cached", "--nodes", bank[3], "--out", "cached.csv"]
         assert gapgnn("predict", "--model", trained, *words)[0] == 0
@@ -717,8 +817,8 @@ class TestRememberedPreparation:
     def test_new_columns_are_left_out_and_named(self, gapgnn, bank, trained, ledger):
         nodes = Path(bank[3])
         head, *rows = nodes.read_text().splitlines()
-        told = [f"{row};tale {number}" for number, row in enumerate(rows)]
-        nodes.write_text("\n".join([f"{head};story", *told]) + "\n")
+        extended = [f"{row};tale {number}" for number, row in enumerate(rows)]
+        nodes.write_text("\n".join([f"{head};story", *extended]) + "\n")
         code, out, err = gapgnn("predict", "--model", trained, *bank, "--out", "labels.csv")
         assert code == 0
         assert err.splitlines()[0] == "columns of people.csv new and left out: 'story'"
@@ -731,7 +831,8 @@ class TestRememberedPreparation:
         nodes = Path(bank[3])
         rows = [line.split(";") for line in nodes.read_text().splitlines()]
         nodes.write_text("\n".join(f"{row[0]};{row[2]}" for row in rows))
-        code, _, err = gapgnn("predict", "--model", trained, *bank, "--out", "labels.csv")
+        words = [*bank, "--out", "labels.csv", "--charge"]
+        code, _, err = gapgnn("predict", "--model", trained, *words)
         assert code == 0
         assert err.splitlines()[0] == "columns of people.csv missing, taken as 0: 'city'"
         fit, prediction = ledger.entries()
@@ -743,7 +844,8 @@ class TestRememberedPreparation:
         """Only one year is left, and most labels are unknown: that is no reason to refuse."""
         nodes = Path(bank[3])
         nodes.write_text(nodes.read_text().replace(";2004;", ";;").replace(";2005;", ";;"))
-        code, _, _ = gapgnn("predict", "--model", trained, *bank, "--out", "labels.csv")
+        words = [*bank, "--out", "labels.csv", "--charge"]
+        code, _, _ = gapgnn("predict", "--model", trained, *words)
         assert code == 0
         assert {str(label) for label in column(Path("labels.csv"), "label")} <= YEARS
 
@@ -802,7 +904,7 @@ def test_bad_options_are_one_line_and_nothing_is_written(
 def test_a_damaged_model_is_one_line(gapgnn, model, tmp_path):
     (model / "weights.safetensors").write_bytes(b"nonsense")
     code, _, err = gapgnn("predict", "--model", model, "--out", tmp_path / "labels.csv")
-    assert code == 2
+    assert code == 4
     assert len(err.splitlines()) == 1
     assert "damaged" in err
 
@@ -822,20 +924,23 @@ def test_a_folder_that_cannot_keep_what_is_paid_for_is_refused_before_the_charge
 
 
 class TestOwnRecord:
-    """Answers that read their own person's list: for that person, and labels only."""
+    """Predictions that read own neighbours: for that person, and labels only."""
 
     def test_labels_only_unless_probabilities_are_asked_for(self, gapgnn, model, tables, tmp_path):
         words = ("predict", "--model", model, *tables, "--label", "year", "--own", "record")
         out = tmp_path / "labels.csv"
         code, text, err = gapgnn(*words, "--out", out)
         assert code == 0
-        assert text == f"120 labels written to {out}; no budget was spent\n"
-        assert "for that person, or for whoever may know the list" in err
+        assert text == (
+            f"120 labels written to {out}; no budget was spent: this is the graph of training, "
+            "whose rows were released\n"
+        )
+        assert "for that person, or for readers who may know them" in err
         assert "labels only" in err
         assert pcsv.read_csv(out).column_names == ["id", "label", "graph"]
         code, _, err = gapgnn(*words, "--with", "probabilities", "--out", out)
         assert code == 0
-        assert "would tell lists" in err
+        assert "would reveal edges" in err
         assert "labels only" not in err
         assert pcsv.read_csv(out).column_names[:3] == ["id", "label", "probability"]
 
@@ -848,19 +953,19 @@ class TestOwnRecord:
         assert pcsv.read_csv(out).column_names == ["id", "label", "graph"]
 
     @pytest.mark.parametrize(
-        ("method", "words", "told"),
+        ("method", "words", "message"),
         [
             (MLP, ("--own", "record"), "`--own` must be left out for mlp"),
             (LabelGAP, ("--own", "record", "--cached"), "`--cached` must be left out"),
         ],
     )
     def test_what_cannot_be_read_is_refused(
-        self, method, words, told, gapgnn, tables, tmp_path, ledger
+        self, method, words, message, gapgnn, tables, tmp_path, ledger
     ):
         folder, out = saved(tmp_path / "other", tables, method), tmp_path / "labels.csv"
         code, _, err = gapgnn(
             "predict", "--model", folder, *tables, "--label", "year", *words, "--out", out
         )
         assert code == 2
-        assert told in err
+        assert message in err
         assert not out.exists()

@@ -11,6 +11,7 @@ import pytest
 from methodgraphs import write_tables
 
 from gapgnn.cli.main import COMMANDS
+from gapgnn.errors import DataError
 from gapgnn.graph.store.graph import open_store
 from gapgnn.graph.tables.schema import Category, Label, Number, Schema
 
@@ -33,7 +34,8 @@ def schema(gapgnn) -> str:
 
 def refused(answer: tuple[int, str, str], complaint: str) -> None:
     code, out, err = answer
-    assert (code, out) == (2, "")
+    assert code == 2
+    assert not out or json.loads(out).keys() == {"error"}
     assert complaint in err
     assert len(err.splitlines()) == 1
 
@@ -56,7 +58,7 @@ def test_json_is_one_object(gapgnn):
     said = json.loads(out)
     assert said["out"] == "schema.toml"
     assert Schema.from_dict(said["schema"]) == Schema.read("schema.toml")
-    assert said["schema"]["columns"][0] == {"name": "city", "kind": "ignore"}
+    assert said["schema"]["columns"][0] == {"name": "city", "type": "ignore"}
     assert said["notes"]
 
 
@@ -150,3 +152,43 @@ def test_a_store_carries_its_schema(gapgnn, schema):
 
 def test_the_command_is_listed():
     assert "schema" in COMMANDS
+
+
+def test_the_json_schema_of_the_docs_is_the_commands(gapgnn):
+    code, out, err = gapgnn("schema", "--json-schema")
+    assert (code, err) == (0, "")
+    page = Path(__file__).parents[2] / "docs" / "reference" / "schema.json"
+    assert out == page.read_text(encoding="utf-8")
+
+
+def test_the_json_schema_has_the_keys_that_the_reader_takes(gapgnn):
+    about = json.loads(gapgnn("schema", "--json-schema")[1])
+    parts = about["$defs"]
+    types = about["properties"]["columns"]["additionalProperties"]["discriminator"]["mapping"]
+    assert set(types) == {"number", "category", "date", "ignore"}
+    values = {"low": 0, "high": 1, "values": ["a"], "format": "%Y"}
+    for column_type, place in types.items():
+        part = parts[place.rpartition("/")[2]]
+        days = {"low": "2000-01-01", "high": "2001-01-01"} if column_type == "date" else {}
+        keys = {key: {**values, **days}[key] for key in part["properties"] if key != "type"}
+        assert Schema.from_dict({"columns": [{"name": "x", "type": column_type, **keys}]}).columns
+        for key in set(part["required"]) - {"type"}:
+            fewer = {name: value for name, value in keys.items() if name != key}
+            with pytest.raises(DataError, match=f"`columns.x.{key}` must be given"):
+                Schema.from_dict({"columns": [{"name": "x", "type": column_type, **fewer}]})
+
+
+def test_all_that_is_wrong_with_a_schema_is_one_line(gapgnn):
+    Path("schema.toml").write_text(
+        '[label]\ncolumn = "year"\nclasses = [2004]\n[columns.age]\ntype = "number"\nlow = "x"\n'
+        '[columns.city]\ntype = "categry"\n'
+    )
+    answer = gapgnn("describe", *OWN, "--schema", "schema.toml")
+    refused(answer, "4 things must be changed")
+    for said in (
+        "`columns.age.low` must be a number. Got 'x' in 'schema.toml'.",
+        "`columns.age.high` must be given",
+        "`columns.city.type` must be one of number, category, date, ignore. Got 'categry'",
+        "`label.classes` must have at least two values. Got 1",
+    ):
+        assert said in answer[2]

@@ -1,8 +1,10 @@
 """A misspelt option, a page of help and the first line of a training need no heavy library."""
 
+import importlib
 import inspect
 import os
 import pty
+import re
 import subprocess
 import sys
 import time
@@ -10,8 +12,10 @@ from dataclasses import fields
 
 import pytest
 
-from gapgnn.cli.main import parser_of
+from gapgnn.cli.main import COMMANDS, Parser, parser_of
 from gapgnn.methods import method_class, method_config, methods
+from gapgnn.methods.configs import own_pieces
+from gapgnn.methods.registry import METHODS
 
 HEAVY = ("torch", "sklearn", "scipy", "numpy", "pyarrow")
 # Run the command, then say on stdout which heavy libraries it loaded.
@@ -49,7 +53,7 @@ def answer(*words: str) -> tuple[str, str, int]:
         (("noise", "--epsilom", "1"), "unknown option '--epsilom'. Did you mean '--epsilon'?"),
         (("ledger", "show", "--jsno"), "unknown option '--jsno'. Did you mean '--json'?"),
         (("predict", "--modle", "x"), "unknown option '--modle'. Did you mean '--model'?"),
-        (("noise", "--epsilon", "1"), "the following arguments are required: --delta"),
+        (("noise", "--epsilon", "1", "--delta", "small"), "must be auto or a number. Got 'small'."),
         (("datasets", "--jsno"), "Did you mean '--json'?"),
     ],
 )
@@ -61,15 +65,26 @@ def test_a_typo_is_answered_without_loading_anything(words, expected):
     assert out.strip() == "loaded:"
 
 
-OURS = ("gap", "progap", "label-gap", "node-label-gap", "vote", "sage", "mlp")
+OURS = tuple(METHODS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_every_command_has_examples_of_it(name):
+    parser = Parser(prog=f"gapgnn {name}")
+    importlib.import_module(COMMANDS[name][0]).configure(parser)
+    epilog = parser.epilog or ""
+    assert "examples:" in epilog
+    assert f"gapgnn {name}" in epilog
 
 
 @pytest.mark.parametrize("name", OURS)
 def test_help_of_a_method_loads_nothing(name):
     out, _, code = answer("train", name, "--help")
     assert code == 0
-    for part in fields(method_config(name)):
-        assert f"--{part.name.replace('_', '-')}" in out
+    config = method_config(name)
+    for part in fields(config):
+        has_option = re.search(rf"--{part.name.replace('_', '-')}(?![\w-])", out) is not None
+        assert has_option is (part.name not in own_pieces(config)), part.name
     assert out.strip().splitlines()[-1] == "loaded:"
 
 
@@ -110,7 +125,7 @@ def test_training_says_something_before_it_loads_anything():
 
 
 def test_nothing_is_said_to_a_file_or_where_quiet_is_wanted():
-    from gapgnn.cli.output import begin, speaking
+    from gapgnn.cli.output import begin, verbosity
 
     done = subprocess.run(
         [sys.executable, "-c", "from gapgnn.cli.output import begin; begin('x')"],
@@ -119,5 +134,5 @@ def test_nothing_is_said_to_a_file_or_where_quiet_is_wanted():
         check=True,
     )
     assert done.stderr == ""
-    with speaking("quiet"):
+    with verbosity("quiet"):
         begin("x")

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from rich.table import Table
 
-from gapgnn.cli.output import console, plain_cell, speaking
+from gapgnn.cli.output import console, plain_cell, verbosity
 from gapgnn.training.trainer import Trainer
 
 ESCAPE = "\x1b[31m\x1b]0;owned\x07\x9b2J\u202e"
@@ -70,7 +70,7 @@ def test_no_name_in_the_data_reaches_the_terminal_as_a_control_character(gapgnn,
 
 
 def test_tables_errors_and_progress_escape_what_they_are_given(capsys):
-    with speaking("normal"):
+    with verbosity("normal"):
         table = Table("head", title=f"title{ESCAPE}")
         table.add_row(f"[bold]cell[/bold]{ESCAPE}")
         for to_stderr in (False, True):
@@ -108,7 +108,7 @@ def test_a_formula_in_an_id_or_a_class_is_text_in_csv_and_a_number_stays_one(gap
 def test_taking_the_apostrophe_away_gives_every_cell_back(cell):
     written = plain_cell(cell)
     assert written == cell or written[1:] == cell
-    # What was changed can be told from what was not.
+    # A changed cell is recognisable: escaping it again changes nothing more.
     assert (written != cell) == (plain_cell(written) != written)
 
 
@@ -127,7 +127,8 @@ def test_noise_answers_for_several_budgets(gapgnn):
     words = ["noise", "--level", "edge", "--delta", "1e-7", "--hops", "2", "--epsilon"]
     code, out, err = gapgnn(*words, "1", "2", "4")
     assert code == 0, err
-    assert [f"epsilon {budget}, " in out for budget in (1, 2, 4)] == [True] * 3
+    rows = {line.split()[0] for line in out.splitlines() if line.strip()}
+    assert {"1", "2", "4"} <= rows
     code, out, _ = gapgnn(*words, "1", "2", "--json")
     several = json.loads(out)["answers"]
     alone = [json.loads(gapgnn(*words, budget, "--json")[1]) for budget in ("1", "2")]
@@ -149,9 +150,15 @@ def test_signals_print_the_command_that_resumes_and_lose_nothing(
 
     words = ["train", "gap", *write_people(tmp_path, [], ["red", "blue"]), *TRAIN, "--no-compare"]
     words += ["--out", "m"]
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "fit", killed)
-        code, _, err = gapgnn(*words)
+    # Under nohup, or in the background, a process inherits that a signal is ignored.
+    usual = signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL
+    before = signal.signal(number, usual)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(Trainer, "fit", killed)
+            code, _, err = gapgnn(*words)
+    finally:
+        signal.signal(number, before)
     assert code == 128 + number, err
     assert f"gapgnn {shlex.join(words)} --resume" in err
     (charge,) = ledger.entries()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sqlite3
@@ -29,9 +30,10 @@ def grant(gapgnn, tables, *words: str) -> None:
     assert gapgnn(*grants, *words)[0] == 0
 
 
-def refused(gapgnn, *words: object) -> str:
-    code, out, err = gapgnn(*words)
-    assert (code, out) == (2, "")
+def refused(gapgnn, *words: object, code: int = 2) -> str:
+    ended, out, err = gapgnn(*words)
+    assert ended == code
+    assert not out or (json.loads(out).keys() == {"error"} and "--json" in words)
     assert err.count("\n") == 1
     return err
 
@@ -53,9 +55,9 @@ class TestWithoutNoise:
         grant(gapgnn, tables, "--level", "edge", "--epsilon", "4")
         words = ("train", "label-gap", *tables, *FREE, "--level", "none", "--no-save")
         assert gapgnn(*words, "--curator-only", "how good could it be")[0] == 0
-        (look,) = ledger.entries()
-        assert (look.epsilon, look.count, look.reason) == (0.0, 0, "how good could it be")
-        assert look.purpose == "look: label-gap fit"
+        (access,) = ledger.entries()
+        assert (access.epsilon, access.count, access.reason) == (0.0, 0, "how good could it be")
+        assert access.purpose == "access: label-gap fit"
 
     def test_a_ledger_that_requires_a_grant_requires_it_here_too(self, gapgnn, tables):
         gapgnn("ledger", "settings", "require-grant", "on")
@@ -77,12 +79,12 @@ class TestWithoutNoise:
         assert "\nNo reference 'without privacy': the people of 'everybody'" in err
         code, out, _ = gapgnn(*words, "--curator-only", "to compare")
         assert "without privacy" in out
-        assert [entry.purpose for entry in ledger.entries()][-1] == "look: label-gap fit"
+        assert [entry.purpose for entry in ledger.entries()][-1] == "access: label-gap fit"
 
     def test_features_are_not_public_where_only_node_level_has_a_budget(self, gapgnn, tables):
         grant(gapgnn, tables, "--level", "node", "--epsilon", "4")
         words = ("train", "mlp", *tables, *FREE, "--no-save")
-        assert "so edge level is closed" in refused(gapgnn, *words)
+        assert "so edge level is closed" in refused(gapgnn, *words, code=3)
         grant(gapgnn, tables, "--level", "edge", "--epsilon", "1")
         assert gapgnn(*words)[0] == 0
 
@@ -105,7 +107,7 @@ def test_ids_in_another_spelling_are_the_same_people(spelling, gapgnn, tables, l
     assert gapgnn("train", "label-gap", *tables, *QUICK, "--no-save")[0] == 0
     again = [tables[0], str(renamed[0]), tables[2], str(renamed[1]), *tables[4:]]
     words = ("train", "label-gap", *again, *QUICK, "--no-save")
-    assert "has nothing left" in refused(gapgnn, *words)
+    assert "has nothing left" in refused(gapgnn, *words, code=3)
     assert len(ledger.summary()) == 1
 
 
@@ -140,7 +142,7 @@ def test_a_damaged_ledger_is_one_line_whatever_is_asked(
         db.execute(tampering)
     for command in COMMANDS:
         own = () if command[0] == "ledger" else tables
-        assert "is damaged or not a ledger" in refused(gapgnn, *command, *own)
+        assert "is damaged or not a ledger" in refused(gapgnn, *command, *own, code=4)
     assert not (tmp_path / "results").exists()
     assert not (tmp_path / "all.json").exists()
 
@@ -150,7 +152,7 @@ def test_an_interrupted_prediction_says_what_it_has_cost(gapgnn, tables, tmp_pat
     assert gapgnn(*words)[0] == 0
     edges = Path(tables[1])
     edges.write_text("\n".join(edges.read_text().splitlines()[:-3]) + "\n")
-    predict = ("predict", "--model", "model", *tables, "--out", "labels.csv")
+    predict = ("predict", "--model", "model", *tables, "--charge", "--out", "labels.csv")
 
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -204,9 +206,9 @@ class TestAuditOfThePipeline:
         assert ledger.entries() == []
         code, _, err = gapgnn(*self.AUDIT, "--curator-only", "before the release", *words)
         assert code == 0, err
-        (look,) = ledger.entries()
-        assert (look.population, look.purpose) == ("everybody", "look: audit pipeline")
-        assert (look.epsilon, look.reason) == (0.0, "before the release")
+        (access,) = ledger.entries()
+        assert (access.population, access.purpose) == ("everybody", "access: audit pipeline")
+        assert (access.epsilon, access.reason) == (0.0, "before the release")
 
     def test_without_a_budget_nothing_is_in_the_way_or_written(self, gapgnn, tables, ledger):
         assert gapgnn(*self.AUDIT, "train", "label-gap", *tables, *QUICK)[0] == 0
@@ -266,28 +268,39 @@ class TestLooks:
         assert "'everybody' have a privacy budget" in refused(gapgnn, *words)
         assert not (tmp_path / "model").exists()
         assert gapgnn(*words, "--curator-only", "to clean it up")[0] == 0
-        (look,) = ledger.entries()
-        assert (look.epsilon, look.count, look.reason) == (0.0, 0, "to clean it up")
-        assert look.purpose.startswith("look: ")
+        (access,) = ledger.entries()
+        assert (access.epsilon, access.count, access.reason) == (0.0, 0, "to clean it up")
+        assert access.purpose.startswith("access: ")
 
     def test_predictions_of_a_vote_are_on_record(self, gapgnn, tables, ledger):
         assert gapgnn("train", "vote", *tables, *FREE, "--device", "cpu", "--out", "m")[0] == 0
         grant(gapgnn, tables, "--level", "edge", "--epsilon", "4")
         words = ("predict", "--model", "m", *tables, "--out", "p.csv")
         assert gapgnn(*words, "--reason", "letters of May")[0] == 0
-        (look,) = ledger.entries()
-        assert (look.purpose, look.reason) == ("look: vote predict", "letters of May")
+        (access,) = ledger.entries()
+        assert (access.purpose, access.reason) == ("access: vote predict", "letters of May")
 
 
-def test_the_same_ids_in_another_population_warn_and_are_recorded(gapgnn, tables, ledger):
+@pytest.mark.parametrize("option", [(), ("--quiet",)], ids=["normal", "quiet"])
+def test_the_same_ids_in_another_population_warn_and_are_recorded(option, gapgnn, tables, ledger):
     grant(gapgnn, tables, "--level", "edge", "--epsilon", "1", "--composition", "sum")
-    words = ("train", "label-gap", *tables, *QUICK, "--no-save", "--population", "other")
+    words = (
+        "train",
+        "label-gap",
+        *tables,
+        *QUICK,
+        "--no-save",
+        "--population",
+        "other",
+        *option,
+    )
     with warnings.catch_warnings():
         # As a user runs it: shown, and no error.
         warnings.simplefilter("default")
         code, _, err = gapgnn(*words)
     assert code == 0, err
     assert "'other' shares most ids with population 'everybody' of namespace 'default'" in err
+    assert "leave out `--population`" in err
     (note,) = ledger.notes()
     assert (note.kind, "'other' shares most ids" in note.about) == ("overlap", True)
 

@@ -17,6 +17,7 @@ from gapgnn.evaluation.grid.records import load
 
 pytest.importorskip("ray")
 pytestmark = [
+    pytest.mark.gate,
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning"),
 ]

@@ -25,6 +25,7 @@ from gapgnn.rng import NoiseKey
 
 pytest.importorskip("ray")
 pytestmark = [
+    pytest.mark.gate,
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning"),
 ]

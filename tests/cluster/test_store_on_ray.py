@@ -25,7 +25,10 @@ from gapgnn.methods import GAP, LabelGAP, NeighborVote, NodeLabelGAP
 from gapgnn.privacy.mechanisms import hop_mechanisms, row_normalise
 from gapgnn.rng import NoiseKey
 
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
+pytestmark = [
+    pytest.mark.gate,
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +66,7 @@ def hops(graph, key: NoiseKey, *, level: str = "edge", count: int = 2) -> list[t
     return mechanism.run(rows, count)
 
 
-def test_weights_and_kinds_on_a_cluster_are_those_in_memory(graph, cluster, tmp_path):
+def test_weights_and_edge_types_on_a_cluster_equal_those_in_memory(graph, cluster, tmp_path):
     shares = (np.arange(graph.num_nodes) % 257) / 256
     sources = csr.sources(graph.indptr, np.int64)
     heavy = graph._replace(weights=np.minimum(shares[sources], shares[graph.indices]))
@@ -80,7 +83,7 @@ def test_weights_and_kinds_on_a_cluster_are_those_in_memory(graph, cluster, tmp_
 
 
 def total(graph, key: NoiseKey) -> torch.Tensor:
-    """Return the first hop of the total over all edge types."""
+    """Return the first hop of the union of edge types."""
     mechanism = hop_mechanisms(
         graph,
         level="edge",
