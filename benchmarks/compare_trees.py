@@ -48,7 +48,7 @@ from gapgnn.graph import join_edge_types
 from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.graph.store import open_store, store_graph
 from gapgnn.methods import NodeClassifier
-from gapgnn.privacy import Release, observed_by
+from gapgnn.privacy import Relation, Release, observed_by
 from gapgnn.privacy.checkpoint import Checkpoint
 
 # Parts of a recording that are the same on every machine.
@@ -79,13 +79,13 @@ class Case:
     @property
     def name(self) -> str:
         """The case in words, by which two recordings are matched."""
-        told = ", ".join(f"{key}={value}" for key, value in sorted(self.options.items()))
-        return " | ".join(part for part in (self.method, self.graph, told, self.way) if part)
+        options = ", ".join(f"{key}={value}" for key, value in sorted(self.options.items()))
+        return " | ".join(part for part in (self.method, self.graph, options, self.way) if part)
 
 
 METHODS: dict[str, Callable[..., NodeClassifier]] = {
-    kind.__name__: kind
-    for kind in (GAP, ProGAP, LabelGAP, NodeLabelGAP, NeighborVote, GraphSAGE, MLP)
+    method.__name__: method
+    for method in (GAP, ProGAP, LabelGAP, NodeLabelGAP, NeighborVote, GraphSAGE, MLP)
 }
 
 
@@ -131,7 +131,7 @@ def _directed(seed: int = 3) -> Graph:
 
 
 def _of_types(base: Graph, *, weights: bool = False) -> Graph:
-    """Deal the edges to two types of unequal size."""
+    """Split the edges into two types of unequal size."""
     source, target = _pairs(base)
     low, high = np.minimum(source, target), np.maximum(source, target)
     is_call = (low * 11 + high * 5) % 4 > 0
@@ -227,10 +227,10 @@ class Observer:
         self.lines: list[dict[str, Any]] = []
         self._kill_after, self._count = kill_after, 0
 
-    def begin(self, purpose: str, *, ids: Any, level: str, relation: str) -> None:
+    def begin(self, purpose: str, *, ids: Any, relation: Relation) -> None:
         """Note what is promised."""
-        about = {"begin": purpose, "people": len(ids), "level": level, "relation": relation}
-        self.lines.append(about)
+        about = {"begin": purpose, "people": len(ids), "level": relation.level}
+        self.lines.append({**about, "relation": relation.name})
 
     def release(self, release: Release, output: Any) -> Any:
         """Note a release."""

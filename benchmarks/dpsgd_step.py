@@ -49,9 +49,9 @@ def make_data() -> tuple[sp.csr_array, torch.Tensor]:
 
 
 def ours(
-    replicas: int, kind: str, matrix: sp.csr_array, labels: torch.Tensor, device: str
+    replicas: int, mode: str, matrix: sp.csr_array, labels: torch.Tensor, device: str
 ) -> Callable[[], None]:
-    """Return a function that takes STEPS_PER_TURN steps; `kind` is fast, safe or plain."""
+    """Return a function that takes STEPS_PER_TURN steps; `mode` is fast, safe or plain."""
     rows, labels = SparseRows.from_scipy(matrix, device=device), labels.to(device)
     model = ReplicaMLP(replicas, SIZES)
     model.reset([experiment_torch(0, "init", replica) for replica in range(replicas)])
@@ -59,8 +59,8 @@ def ours(
     flat = FlatParameters(model)
     optimiser = FlatAdam(flat.values, learning_rate=0.01)
     keys = [NoiseKey.fresh() for _ in range(replicas)]
-    private = kind != "plain"
-    noise = "safe" if kind == "safe" else "fast"
+    private = mode != "plain"
+    noise = "safe" if mode == "safe" else "fast"
     step = PrivateStep(
         flat,
         optimiser,
@@ -160,9 +160,9 @@ def main() -> None:
     warnings.filterwarnings("ignore", message="(Full backward hook|Secure RNG)")
     matrix, labels = make_data()
     turns = {
-        f"{name}, R={replicas}": ours(replicas, kind, matrix, labels, args.device)
+        f"{name}, R={replicas}": ours(replicas, mode, matrix, labels, args.device)
         for replicas in (1, 10)
-        for name, kind in (("plain", "plain"), ("private fast", "fast"), ("private safe", "safe"))
+        for name, mode in (("plain", "plain"), ("private fast", "fast"), ("private safe", "safe"))
     }
     if args.device == "cpu":
         turns["opacus, bare step"] = opacus_steps(matrix, labels)

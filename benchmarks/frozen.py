@@ -19,6 +19,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from datetime import date
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
@@ -59,6 +60,7 @@ RIVALS: dict[str, dict[str, tuple[type, dict[str, Any]]]] = {
         "MLP-DP": (MLP, {}),
         "GAP": (GAP, {}),
         "ProGAP": (ProGAP, {}),
+        "SAGE": (GraphSAGE, {}),
     },
 }
 Cell = dict[str, Any]
@@ -74,12 +76,14 @@ def measured(cell: Cell) -> Cell:
     given = {name: cell[name] for name in ("level", "repeats", "seed", "device")}
     if estimator is not MLP or cell["level"] == "node":
         given |= {name: cell[name] for name in ("epsilon", "relation", "delta", "noise")}
-    if estimator is GraphSAGE:
-        del given["delta"]
+    if estimator is GraphSAGE and cell["level"] == "edge":
+        del given["delta"]  # randomised edges have none
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger.init(Path(folder, "ledger.sqlite")).path
         model = estimator(ledger=ledger, **given, **chosen).fit(graph)
-        return {**cell, "scores": [100 * float(score) for score in model.repeat_scores_]}
+        scores = [round(100 * float(score), 3) for score in model.repeat_scores_]
+        made = {"date": f"{date.today()}", "machine": generated.machine(cell["device"])}
+        return {**cell, **made, "scores": scores}
 
 
 def planned(arguments: argparse.Namespace) -> Iterator[Cell]:

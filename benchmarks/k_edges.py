@@ -21,7 +21,7 @@ import torch
 
 import generated
 from gapgnn import LabelGAP, Ledger, NodeLabelGAP, load_dataset
-from gapgnn.privacy import Neighbors, check_relation, parse_relation
+from gapgnn.privacy import Neighbors, parse_relation
 
 NODE = "node level"
 
@@ -57,7 +57,7 @@ def main() -> None:
     generated.add_option(parser)
     arguments = parser.parse_args()
     options = {name: getattr(arguments, name) for name in ("repeats", "seed", "noise", "device")}
-    relations = [check_relation(f"{count}-edges", level="edge") for count in arguments.links]
+    relations = [parse_relation(f"{count}-edges").name for count in arguments.links]
     jobs = [
         (dataset, row, epsilon, options)
         for dataset in arguments.datasets

@@ -53,7 +53,7 @@ def at_node_level(job: Job) -> Scores:
 
 
 def at_edge_level(job: Job) -> Scores:
-    """Return the scores of one method, a fit for each; LabelGAP's are read in both ways."""
+    """Return the scores of one method, a fit for each; LabelGAP has one for each value of `own`."""
     dataset, method, epsilon, options = job
     torch.set_num_threads(1)
     reads = {"features": None, "record": "record"} if method == "LabelGAP" else {method: None}
@@ -69,7 +69,7 @@ def at_edge_level(job: Job) -> Scores:
             methods = {"MLP": MLP, "vote": NeighborVote, "LabelGAP": LabelGAP}
             model = methods[method](ledger=ledger, **given).fit(graph)
             for name, own in reads.items():
-                is_right = model.predict(graph, own=own) == graph.labels
+                is_right = model.decide(model.predict_proba(graph, own=own)) == graph.labels
                 scores[name].append(float(is_right[graph.test_mask].mean()))
     return scores
 
@@ -110,7 +110,8 @@ def main() -> None:
     options["delta"] = arguments.delta or (1e-5 if arguments.level == "node" else "auto")
     is_edge = arguments.level == "edge"
     wanted = arguments.methods or known
-    # At edge level what needs no budget is measured once, and one model is read in both ways.
+    # At edge level what needs no budget is measured once, and one model answers for each value of
+    # `own`.
     free = ("MLP", "vote") if is_edge else ()
     fitted = ["LabelGAP" if is_edge and name not in free else name for name in wanted]
     jobs = [

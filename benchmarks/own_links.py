@@ -6,7 +6,7 @@
 Test accuracy, and AUC in percent of two attackers on published labels / published probabilities,
 means over seeds. Link stealing knows features and labels, and edges were held out before training;
 its gain over the same attacker without the model stands in brackets, in points. The informed
-attacker (`gapgnn attack own-list`) knows the model, the release and the graph but for the one link.
+attacker (`gapgnn attack own-neighbours`) knows the model, the release and all edges except one.
 Guessing is 50. `record` is joint differential privacy, another promise than the other two.
 """
 
@@ -24,7 +24,7 @@ import generated
 from gapgnn import LabelGAP, NeighborVote, NodeLabelGAP, load_dataset
 from gapgnn.attacks import fitted
 from gapgnn.attacks.links import PUBLISHED, link_stealing_attack
-from gapgnn.attacks.own_list import own_list_attack
+from gapgnn.attacks.own_neighbours import own_neighbours_attack
 
 # What is fitted, and what is chosen at prediction.
 TARGETS: dict[str, tuple[Any, dict[str, Any], str | None]] = {
@@ -51,13 +51,13 @@ def measured(job: tuple[str, str, float, int, dict[str, Any]]) -> dict[str, floa
     estimator = method(**given)
     found: dict[str, float] = {}
     with fitted(estimator, graph, repeats=1, seed=seed) as model:
-        right = model.predict(graph, own=own) == graph.labels
+        right = model.decide(model.predict_proba(graph, own=own)) == graph.labels
         found["accuracy"] = float(right[graph.test_mask].mean())
         for published in PUBLISHED:
-            told = own_list_attack(
+            inferred = own_neighbours_attack(
                 model, graph, published=published, own=own, itself=True, seed=seed
             )
-            found[f"informed {published}"] = told.ranking.auc
+            found[f"informed {published}"] = inferred.ranking.auc
     for published in PUBLISHED:
         stolen = link_stealing_attack(estimator, graph, published=published, own=own, seed=seed)
         found[f"stealing {published}"] = stolen.ranking.auc

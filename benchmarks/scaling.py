@@ -3,10 +3,10 @@
     python benchmarks/scaling.py                                   # prints, and draws the plot
     python benchmarks/scaling.py --arcs 1e6 1e7 --figure ""        # quicker, prints only
 
-Every node has 45 arcs, as on Amazon on average. Two kinds of graphs: `near`, whose arcs lead at
-most 8,192 places away, so that the rows a sum reads are in cache whatever the size of the graph;
-and `anywhere`, whose rows leave the cache as the graph grows. The bare product of int32 CSR beside
-it shows how much of that is the memory's doing.
+Every node has 45 arcs, as on Amazon on average. There are two sorts of graphs: `near`, whose arcs
+lead at most 8,192 places away, so that the rows a sum reads are in cache whatever the size of the
+graph; and `anywhere`, whose rows leave the cache as the graph grows. The bare product of int32 CSR
+beside it shows how much of that is the memory's doing.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ DEGREE, COLUMNS, WINDOW = 45, 16, 16_384
 BLOCK = 1 << 18
 
 
-def regular_graph(num_arcs: int, kind: str) -> Graph:
+def regular_graph(num_arcs: int, locality: str) -> Graph:
     """Return a graph with 45 different out-neighbours per node, drawn at random."""
     nodes = max(num_arcs // DEGREE, WINDOW)
-    width = WINDOW if kind == "near" else nodes
+    width = WINDOW if locality == "near" else nodes
     rng = np.random.default_rng(0)
     indices = np.empty((nodes, DEGREE), dtype=np.int32)
     for start in range(0, nodes, BLOCK):
@@ -103,12 +103,12 @@ def draw(results: dict[str, dict[int, dict[str, float]]], path: Path) -> None:
         style.use(sheet)
     figure = Figure(figsize=(6.2, 3.2))
     marks = dict(zip(next(iter(results["near"].values())), "so^D", strict=True))
-    for axes, (kind, cells) in zip(
+    for axes, (locality, cells) in zip(
         figure.subplots(1, 2, sharey=True), results.items(), strict=True
     ):
         for name, mark in marks.items():
             axes.plot(list(cells), [cell[name] for cell in cells.values()], marker=mark, label=name)
-        axes.set(xscale="log", yscale="log", xlabel="arcs", title=f"arcs lead {kind}")
+        axes.set(xscale="log", yscale="log", xlabel="arcs", title=f"arcs lead {locality}")
     figure.axes[0].set_ylabel("nanoseconds per arc")
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=2)
     figure.savefig(path, metadata={"Date": None})
@@ -128,21 +128,25 @@ def main() -> None:
     warm_up()
     results: dict[str, dict[int, dict[str, float]]] = {"near": {}, "anywhere": {}}
     names: list[str] = []
-    for kind, cells in results.items():
+    for locality, cells in results.items():
         for arcs in args.arcs:
-            graph = regular_graph(int(arcs), kind)
+            graph = regular_graph(int(arcs), locality)
             cells[graph.num_arcs] = measure(graph, args.rounds)
             if not names:
                 names = list(cells[graph.num_arcs])
                 print("\n| arcs lead | nodes | arcs | " + " | ".join(names) + " |")
                 print("|---" * (3 + len(names)) + "|")
             words = [f"{value:.1f}" for value in cells[graph.num_arcs].values()]
-            sizes = f"{kind} | {graph.num_nodes:,} | {graph.num_arcs:,}"
+            sizes = f"{locality} | {graph.num_nodes:,} | {graph.num_arcs:,}"
             print(f"| {sizes} | " + " | ".join(words) + " |", flush=True)
         most = [
             max(c[n] for c in cells.values()) / min(c[n] for c in cells.values()) for n in names
         ]
-        print(f"| {kind}, largest by smallest | | | " + " | ".join(f"{m:.2f}" for m in most) + " |")
+        print(
+            f"| {locality}, largest by smallest | | | "
+            + " | ".join(f"{m:.2f}" for m in most)
+            + " |"
+        )
     if args.figure:
         draw(results, Path(args.figure))
 

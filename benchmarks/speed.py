@@ -55,8 +55,8 @@ ROWS: list[tuple[str, ...]] = []
 
 
 class Clock:
-    def __init__(self, kind: str) -> None:
-        self.now = time.process_time if kind == "cpu" else time.perf_counter
+    def __init__(self, clock: str) -> None:
+        self.now = time.process_time if clock == "cpu" else time.perf_counter
 
     def seconds(self, work: Callable[[], object]) -> float:
         start = self.now()

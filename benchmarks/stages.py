@@ -94,7 +94,7 @@ def stages(graph: Graph, model: GAP) -> dict[str, Work]:
     head = network(scored, [HIDDEN * (HOPS + 1), classes])
     classifier = Work(base.operations + head.operations, base.moved + head.moved)
     if is_private:
-        # Norms of gradients: squares of inputs and slopes of every layer, read once more.
+        # Norms of gradients: squares of inputs and output gradients of every layer, read once more.
         encoder = Work(encoder.operations * 1.1, encoder.moved * 1.2)
         classifier = Work(classifier.operations * 1.1, classifier.moved * 1.2)
     arcs = graph.num_arcs

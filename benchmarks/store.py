@@ -60,10 +60,14 @@ def generate_tables(args: argparse.Namespace) -> dict[str, Any]:
         num_features=args.features,
     )
     names = [f"x{column}" for column in range(args.features)]
-    kinds = [("id", pa.int64()), ("label", pa.int64()), *((name, pa.float32()) for name in names)]
+    schema_fields = [
+        ("id", pa.int64()),
+        ("label", pa.int64()),
+        *((name, pa.float32()) for name in names),
+    ]
     edges = 0
     with (
-        pq.ParquetWriter(args.folder / "nodes.parquet", pa.schema(kinds)) as node_file,
+        pq.ParquetWriter(args.folder / "nodes.parquet", pa.schema(schema_fields)) as node_file,
         pq.ParquetWriter(
             args.folder / "edges.parquet",
             pa.schema([("source", pa.int32()), ("target", pa.int32())]),
@@ -76,7 +80,7 @@ def generate_tables(args: argparse.Namespace) -> dict[str, Any]:
             values = np.asarray(model.features_of(first, left.labels))
             ids = left.first + np.arange(len(left.labels))
             columns = [ids, left.labels, *values.T]
-            node_file.write_table(pa.table(columns, schema=pa.schema(kinds)))
+            node_file.write_table(pa.table(columns, schema=pa.schema(schema_fields)))
             for second in range(first, model.num_blocks):
                 right = left if second == first else model.nodes(second)
                 ends = model.edges(first, second, blocks=(left, right))

@@ -258,7 +258,7 @@ def sage_node_steps(
 
 
 def _bounded(adjacency: Tensor, max_degree: int, seed: int) -> sp.csr_array:
-    """Keep at most that many entries of every out-list, at random; returns out-lists."""
+    """Keep at most that many out-neighbours of every node, at random; returns adjacency lists."""
     rng = np.random.default_rng(seed)
     shape = tuple(adjacency.shape)
     entries = (
@@ -266,13 +266,13 @@ def _bounded(adjacency: Tensor, max_degree: int, seed: int) -> sp.csr_array:
         adjacency.col_indices().numpy(),
         adjacency.crow_indices().numpy(),
     )
-    out_lists = sp.csr_array(entries, shape=shape).T.tocsr()
-    rows = np.repeat(np.arange(shape[0]), np.diff(out_lists.indptr))
+    adjacency_lists = sp.csr_array(entries, shape=shape).T.tocsr()
+    rows = np.repeat(np.arange(shape[0]), np.diff(adjacency_lists.indptr))
     order = np.lexsort((rng.random(len(rows)), rows))
-    within = np.arange(len(rows)) - out_lists.indptr[rows]
+    within = np.arange(len(rows)) - adjacency_lists.indptr[rows]
     kept = order[within < max_degree]
     ones = np.ones(len(kept), dtype=np.float32)
-    return sp.csr_array((ones, (rows[kept], out_lists.indices[kept])), shape=shape)
+    return sp.csr_array((ones, (rows[kept], adjacency_lists.indices[kept])), shape=shape)
 
 
 @torch.no_grad()

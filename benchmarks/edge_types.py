@@ -1,11 +1,12 @@
-"""What two edge types cost: the edges of a graph, and two random halves of them as two kinds.
+"""What two edge types cost: the edges of a graph, and two random halves of them as two types.
 
-    GAPGNN_DATA=DIR python benchmarks/kinds.py --seed 12 --markdown docs/generated/kinds.md
+    GAPGNN_DATA=DIR python benchmarks/edge_types.py --seed 12 \\
+        --markdown docs/generated/edge-types.md
 
-The halves say together what the whole says, so the difference is the price of promising more
-(`each`: an edge of every kind at once) or of releasing more (`any`: the total of all kinds and,
-beside it, each of them). Below each is what all edges as one kind reach under as much noise as the
-two kinds' sum has in the end: halves dealt at random say nothing more than their sum.
+The halves together hold what the whole holds, so the difference is the price of promising more
+(`each`: an edge of every type at once) or of releasing more (`any`: the sum over the union and,
+beside it, the sum of each type). Below each is what all edges as one type reach under as much noise
+as the sum of the two types has in the end: random halves reveal nothing more than their sum.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from gapgnn.rng import experiment_rng
 
 
 def halves(graph: Graph, seed: int) -> Graph:
-    """Return the same graph with its edges dealt at random to two kinds."""
+    """Return the same graph with each edge in one of two types at random."""
     sources, targets = csr.sources(graph.indptr, np.int64), graph.indices
     once = sources < targets
     sources, targets = sources[once], targets[once]
-    is_first = experiment_rng(seed, "kinds").random(len(sources)) < 0.5
-    kinds = {}
+    is_first = experiment_rng(seed, "edge types").random(len(sources)) < 0.5
+    types = {}
     for name, chosen in (("first", is_first), ("second", ~is_first)):
         indptr, indices = csr.build(
             sources[chosen], targets[chosen], graph.num_nodes, symmetric=True
         )
-        kinds[name] = graph._replace(indptr=indptr, indices=indices)
-    return join_edge_types(kinds)
+        types[name] = graph._replace(indptr=indptr, indices=indices)
+    return join_edge_types(types)
 
 
 METHODS = {method.__name__: method for method in (LabelGAP, ProGAP, GAP)}
@@ -80,16 +81,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger.init(Path(folder, "ledger.sqlite")).path
         model = fitted(graph, ledger, arguments)
-        cases: list[tuple[str, str, Any]] = [("one kind", "one edge", model)]
-        for kinds, promise, factor in (
-            # Two releases are charged instead of one; kinds and total together have 2/3 of the
+        cases: list[tuple[str, str, Any]] = [("one type", "one edge", model)]
+        for edge_types, promise, factor in (
+            # Two releases are charged instead of one; types and union together have 2/3 of the
             # variance of one of them.
-            ("any", "one edge of one kind", (2 * 2 / 3) ** 0.5),
-            ("each", "one edge of each kind", 2.0),
+            ("any", "one edge of one type", (2 * 2 / 3) ** 0.5),
+            ("each", "one edge of each type", 2.0),
         ):
-            cases.append((f"two kinds, `{kinds}`", promise, {"edge_types": kinds}))
-            name = f"one kind, noise times {factor:.3g}"
-            cases.append((name, f"what `{kinds}` can reach", with_noise(model, factor)))
+            cases.append((f"two types, `{edge_types}`", promise, {"edge_types": edge_types}))
+            name = f"one type, noise times {factor:.3g}"
+            cases.append((name, f"what `{edge_types}` can reach", with_noise(model, factor)))
         for name, promise, case in cases:
             if isinstance(case, dict):
                 data = dealt if "edge_types" in case else graph
