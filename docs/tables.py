@@ -51,7 +51,7 @@ RARE_EDGE = {"default": "default", "balanced": "`balanced`", "noisy count": "noi
 RARE_NODE = {
     **{"default": "default", "balanced": "`balanced`", "own=record": '`own="record"`'},
     **{"GAP": "GAP", "MLP-DP": "MLP-DP", "noisy count": "noisy count"},
-    "count and features": "count and features",
+    **{bound: bound for bound in ("count and features", "two counts and features")},
 }
 
 
@@ -363,12 +363,18 @@ def _mean_and_error(values: Sequence[float], digits: int = 3) -> str:
     return f"{statistics.mean(values):.{digits}f} ± {error:.{digits}f}"
 
 
-def rare(graph: str, figure: str, methods: dict[str, str]) -> str:
-    """Return a figure of rare classes: mean and standard error over drawings of the graph."""
+def rare(graph: str, figure: str, methods: dict[str, str], *, guessing: bool = False) -> str:
+    """Return a figure of rare classes: mean and standard error over drawings of the graph.
+
+    A guess's recall is the share of people that it flags.
+    """
     found: dict[tuple[Any, str], list[float]] = defaultdict(list)
     for one in read("rare"):
         if one["graph"] == graph:
             found[one["epsilon"], one["method"]].append(one[figure])
+            found[one["epsilon"], "guessing"].append(one["rate"])
+    if guessing:
+        methods = {**methods, "guessing": "guessing"}
     epsilons = sorted({key[0] for key in found if key[1] != "MLP"}, key=lambda e: -(e or math.inf))
     rows = []
     for epsilon in epsilons:
@@ -487,7 +493,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "inductive-links": inductive_links,
     "rare-generated": lambda: rare("generated", "auc", RARE_EDGE | {"MLP": "MLP (reads no edge)"}),
     "rare-bank": lambda: rare("bank", "auc", {"default": "default", "noisy count": "noisy count"}),
-    "rare-hospital": lambda: rare("hospital", "recall_at_rate", RARE_NODE),
+    "rare-hospital": lambda: rare("hospital", "recall_at_rate", RARE_NODE, guessing=True),
     "rare-paired": paired,
 }
 
