@@ -78,7 +78,7 @@ class Browser:
     def close(self) -> None:
         try:
             self.ask("Browser.close")
-            self._process.wait(20)
+            self._process.wait(PATIENCE)
         finally:
             self._process.kill()
             self._process.wait()

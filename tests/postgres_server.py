@@ -47,12 +47,12 @@ def program(name: str) -> str:
     return found
 
 
-def _is_running(process: int) -> bool:
-    """Tell whether a process does anything; one that was not collected yet does not."""
+def _state(process: int) -> str:
+    """Return the letter of what a process does: Z if it was not collected yet, or is gone."""
     try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return False
+        return "Z"
 
 
 class Server:
@@ -100,7 +100,7 @@ class Server:
                 cwd=self.folder,
                 **self.user,
             )
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while True:
             try:
                 psycopg.connect(self.address()).close()
@@ -114,10 +114,14 @@ class Server:
     def stop(self, signal_number: int = signal.SIGINT) -> None:
         """Stop the server in good order, and break off what it does."""
         self.process.send_signal(signal_number)
-        self.process.wait(60)
+        self.process.wait(300)
 
     def kill(self) -> None:
         """Kill the server and everything it started, as a power loss would."""
+        # Halted, it starts nobody between the list and the kill.
+        self.process.send_signal(signal.SIGSTOP)
+        while _state(self.process.pid) not in "TZ":
+            time.sleep(0.005)
         listed = subprocess.run(
             ["ps", "-o", "pid=", "--ppid", str(self.process.pid)],
             stdout=subprocess.PIPE,
@@ -125,11 +129,11 @@ class Server:
         ).stdout.split()
         # It goes first, or it would start the others again.
         self.process.kill()
-        self.process.wait(60)
+        self.process.wait(300)
         for child in map(int, listed):
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
-            while _is_running(child):
+            while _state(child) != "Z":
                 time.sleep(0.005)
 
     def address(self, database: str = "postgres", user: str = "postgres") -> str:

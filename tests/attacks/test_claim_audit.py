@@ -29,8 +29,24 @@ BY_CANARIES = (
 BY_NEIGHBOURS = ("cap_from_degrees", "private_maximum")
 
 
+# Runs a program as it stands, with noise that follows from the seed of the graph and its number.
+SEEDED = """
+import itertools, json, runpy, sys
+from pathlib import Path
+import numpy as np
+
+fresh, drawn = np.random.default_rng, itertools.count()
+script, given, _ = sys.argv[1:]
+seed = json.loads((Path(given) / "graph.json").read_text())["seed"]
+np.random.default_rng = lambda: fresh([seed, next(drawn)])
+sys.argv.pop(0)
+sys.path.insert(0, str(Path(script).parent))
+runpy.run_path(script, run_name="__main__")
+"""
+
+
 def program(name: str) -> list[str]:
-    return [sys.executable, str(FOLDER / f"{name}.py")]
+    return [sys.executable, "-c", SEEDED, str(FOLDER / f"{name}.py")]
 
 
 def test_every_program_of_the_folder_is_audited():
@@ -61,12 +77,13 @@ def test_an_honest_program_passes(name):
 
 
 class Inside(claims.Program):
-    """Stands for a program: a function from a graph to arrays."""
+    """Stands for a program: a function from a graph to arrays, with noise of the run's seed."""
 
     release = staticmethod(lambda graph, rng: graph.features)
 
     def run(self, graph, seed):
-        arrays = {"released": np.asarray(type(self).release(graph, np.random.default_rng()))}
+        rng = np.random.default_rng(seed)
+        arrays = {"released": np.asarray(type(self).release(graph, rng))}
         stated = {"epsilon": 1.0, "delta": 1e-6, "relation": type(self).relation}
         return claims.Output(arrays, stated)
 
@@ -127,7 +144,7 @@ def test_a_number_of_the_claim_that_is_private_is_caught(monkeypatch):
         relation = "undirected"
 
         def run(self, graph, seed):
-            noise = np.random.default_rng().normal(scale=50, size=graph.features.shape)
+            noise = np.random.default_rng(seed).normal(scale=50, size=graph.features.shape)
             stated = {"epsilon": 1.0, "delta": 1e-6, "relation": "undirected"}
             return claims.Output({"released": noise}, {**stated, "edges": len(graph.edges)})
 

@@ -25,6 +25,8 @@ pytestmark = pytest.mark.gate
 
 pytest.importorskip("fastapi")
 TOKEN = "a token that nobody guesses"
+# Whoever has no answer after so many seconds gets none, however busy the machine is.
+HANGS = 300.0
 
 
 @dataclass
@@ -44,7 +46,7 @@ class Service:
             )
         assert self.process.stdout is not None
         self.port = json.loads(self.process.stdout.readline())["port"]
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + HANGS
         while self.ask("GET", "/healthz")[0] != 200:  # waits in the queue of the socket
             assert time.monotonic() < deadline
         return self
@@ -54,7 +56,7 @@ class Service:
         assert self.process.stdout is not None
         assert self.process.stdout.read() == ""  # one object is all
         self.process.stdout.close()
-        assert self.process.wait(60) == 0
+        assert self.process.wait(HANGS) == 0
 
     def ask(
         self,
@@ -70,7 +72,7 @@ class Service:
         if token is not None:
             sent["Authorization"] = f"Bearer {token}"
         given = body if isinstance(body, bytes | None) else json.dumps(body).encode()
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as link:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=HANGS)) as link:
             link.request(method, path, given, sent)
             answer = link.getresponse()
             return answer.status, answer.read()
@@ -188,7 +190,7 @@ def test_what_is_no_http_is_dropped_and_the_service_goes_on(service: Service) ->
         + b"[" * 0xFFFF
         + b"\r\n" * 2,
     ):
-        with closing(socket.create_connection(("127.0.0.1", service.port), 10)) as link:
+        with closing(socket.create_connection(("127.0.0.1", service.port), HANGS)) as link:
             with suppress(OSError):
                 link.sendall(sent)
             link.settimeout(2)
@@ -201,7 +203,7 @@ def test_a_thousand_connections_at_once_do_not_stop_it(service: Service) -> None
     links = []
     try:
         for _ in range(1000):
-            links.append(socket.create_connection(("127.0.0.1", service.port), 10))
+            links.append(socket.create_connection(("127.0.0.1", service.port), HANGS))
             links[-1].sendall(b"POST /v1/predictions HTTP/1.1\r\nHost: x\r\n")  # and no more
         assert service.predict([0])[0] == 200
     finally:
@@ -223,13 +225,14 @@ def test_logs_have_no_id_no_token_and_no_client(service: Service, folder: Path) 
 
 
 def test_more_requests_than_the_rate_are_refused_until_there_is_room(folder: Path) -> None:
-    words = ["--predictions", str(folder / "labels.jsonl"), "--rate", "5"]
+    # Thirty of one in a second: all would be answered if they took half a minute.
+    words = ["--predictions", str(folder / "labels.jsonl"), "--rate", "1"]
     with Service(words, folder / "log of rate") as service:
         found = [service.predict([0])[0] for _ in range(30)]
         assert 429 in found
         assert 200 in found
         assert service.ask("GET", "/v1/card")[0] in (404, 429)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + HANGS
         while service.predict([0])[0] != 200:
             assert time.monotonic() < deadline
 
@@ -249,7 +252,7 @@ def test_a_worker_that_is_killed_and_a_new_model_interrupt_nobody(folder: Path) 
         assert service.predict([0]) == (200, b'{"id": 0, "label": "north"}\n')
         file.write_text('{"id": 0, "label": "south"}\n')
         service.process.send_signal(signal.SIGHUP)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + HANGS
         while service.predict([0])[1] != b'{"id": 0, "label": "south"}\n':
             assert service.predict([0])[0] == 200
             assert time.monotonic() < deadline
@@ -265,7 +268,7 @@ def test_one_who_waits_takes_the_place_of_a_worker_that_is_killed(folder: Path) 
     words = ["--predictions", str(folder / "labels.jsonl")]
     with Service(words, folder / "log of spare") as service:
         for _ in range(2):
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + HANGS
             while len(service.workers()) < 2:
                 time.sleep(0.01)
                 assert time.monotonic() < deadline
@@ -285,7 +288,7 @@ def test_a_thousand_requests_at_once_are_all_answered(service: Service) -> None:
     head = f"POST /v1/predictions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
     sent = f"{head}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
     expected = service.predict([0, 1, 2])[1]
-    links = [socket.create_connection(("127.0.0.1", service.port), 60) for _ in range(1000)]
+    links = [socket.create_connection(("127.0.0.1", service.port), HANGS) for _ in range(1000)]
     try:
         for link in links:
             link.sendall(sent)
@@ -340,7 +343,7 @@ def test_what_must_not_be_served_is_refused_before_anything_listens(
         env={**os.environ, "GAPGNN_SERVE_TOKEN": TOKEN},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANGS,
     )
     assert done.returncode == 2
     assert "gapgnn: `--predictions` must have" in done.stderr

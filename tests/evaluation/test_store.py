@@ -222,5 +222,5 @@ class TestAppend:
             # Without the lock, the beginning of the other's line would be gone by now.
             assert appended.is_alive()
             other.write(line[50:])
-        appended.join(timeout=30)
+        appended.join(timeout=300)
         assert store.records() == [result("a"), result("b"), result("c")]

@@ -201,10 +201,11 @@ def test_a_connection_that_always_breaks_off_is_reported_and_leaves_nothing(serv
 
 def test_offline_is_one_line_with_address_and_folder():
     with socket.socket() as closed:
+        # Taken, and nobody listens on it: no other process answers there.
         closed.bind(("127.0.0.1", 0))
         file = DataFile("set/part.bin", f"https://127.0.0.1:{closed.getsockname()[1]}/file")
-    with pytest.raises(UnavailableError) as error:
-        fetch(file)
+        with pytest.raises(UnavailableError) as error:
+            fetch(file)
     message = str(error.value)
     assert message == (
         "`set/part.bin` is not here and could not be downloaded ([Errno 111] Connection refused). "

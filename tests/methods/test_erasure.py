@@ -53,7 +53,8 @@ def left(graph: Graph) -> Graph:
 
 
 METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "label-gap": (LabelGAP, {"level": "edge", "hops": 1}),
+    # With other noise the mixing weight may be 0, and edges are not read.
+    "label-gap": (LabelGAP, {"level": "edge", "hops": 1, "insecure_noise_seed": 0}),
     "gap": (GAP, {"level": "edge", "hops": 1}),
     "gap at node level": (GAP, {"level": "node", "hops": 1}),
     "node-label-gap": (NodeLabelGAP, {"hop_share": 0.8}),

@@ -26,6 +26,7 @@ from gapgnn.privacy import Release, observed_by
 from gapgnn.privacy import session as session_module
 from gapgnn.privacy.mechanisms import backends
 from gapgnn.privacy.mechanisms.noise import GRID, NoiseSource
+from seeded_entropy import same_entropy
 
 WAYS = {
     "label-gap edge": (LabelGAP, {"level": "edge"}),
@@ -127,7 +128,7 @@ def fitted(name: str, graph: Graph, runs: dict[str, tuple[Watching, Any]]) -> tu
         watching.checked.add(scale)
         check(what, scale, noise)
 
-    with pytest.MonkeyPatch.context() as patch, observed_by(watching):
+    with same_entropy(name), pytest.MonkeyPatch.context() as patch, observed_by(watching):
         patch.setattr(NoiseSource, "_checked_scale", scaled)
         patch.setattr(backends, "row_normalise", normalised)
         patch.setattr(session_module, "check_scale", checked)

@@ -48,6 +48,7 @@ from gapgnn.privacy.mechanisms import draws, noise
 from gapgnn.privacy.mechanisms.draws import Coins, Draws
 from gapgnn.training import repeat_splits
 from gapgnn.training import trainer as trainer_module
+from seeded_entropy import same_entropy
 
 NODE = {"level": "node", "batch_size": 30}
 # Method, options, which graph, and whether predictions on another graph are released.
@@ -221,7 +222,7 @@ def carried_out(name: str, folder: Path) -> Run:
             super().__init__(*args, expected_batch=expected_batch, **given)
 
     shared = {"epsilon": 6.0, "epochs": 1, "hidden": 4, "ledger": run.ledger.path, "device": "cpu"}
-    with pytest.MonkeyPatch.context() as patch, observed_by(run):
+    with same_entropy(name), pytest.MonkeyPatch.context() as patch, observed_by(run):
         patch.setattr(draws, "cipher_words", drawn)
         patch.setattr(noise, "cipher_words", drawn)
         patch.setattr(Coins, "heads", tossed)
