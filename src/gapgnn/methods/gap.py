@@ -20,17 +20,11 @@ from gapgnn.methods.releases import ReleasedHops
 from gapgnn.methods.settings import Settings, layer_options
 from gapgnn.methods.unused import Unused
 from gapgnn.nn import COMBINATIONS, Encoded, Encoder, MultiHopClassifier
-from gapgnn.privacy import (
-    Plan,
-    PlannedHops,
-    PlannedTraining,
-    PrivateSession,
-    PublicFacts,
-    aggregation_ratio,
-)
+from gapgnn.privacy import Plan, PlannedHops, PlannedTraining, PrivateSession, PublicFacts
 from gapgnn.privacy.accounting import Gaussian
 from gapgnn.privacy.card import ReleaseFacts
 from gapgnn.privacy.mechanisms import row_normalise
+from gapgnn.privacy.relations import aggregation_ratio
 from gapgnn.training import FeatureInputs, HopInputs
 
 HOPS = "aggregation"
@@ -120,8 +114,7 @@ class GAP(GAPConfig, EdgeReader[GAPSettings]):
         is_node = self.level == "node"
         encoder, hop, classifier = self.noise_ratios or (1.0, 1.0, 1.0)
         count = self.hops * (facts.num_types if settings.edge_types == "each" else 1)
-        relation = self.relation_on(facts)
-        ratio = hop * aggregation_ratio(relation) if is_node else 1.0
+        ratio = hop * aggregation_ratio(self.relation_on(facts)) if is_node else 1.0
         hops = Gaussian(ratio, count=count, label=HOPS)
         if not is_node:
             return self.make_plan(facts, settings, template=[hops], hops=self._hops())
@@ -182,8 +175,7 @@ class GAP(GAPConfig, EdgeReader[GAPSettings]):
         embeddings = self._encode(features, fit.repeats)
         with fit.timed("aggregate"):
             hops = self._aggregate(fit.session, embeddings, on_hop=fit.on_hop(self.hops))
-        inputs = self._inputs(embeddings, hops)
-        fit.train("classifier", modules["classifier"], inputs)
+        fit.train("classifier", modules["classifier"], self._inputs(embeddings, hops))
         self.keep(fit.graph, fit.session, *self._kept(embeddings, hops))
         return self._classify(embeddings, hops)
 
