@@ -62,3 +62,8 @@ def test_packages_load_nothing_heavy() -> None:
     code += "; print([name for name in ('torch', 'scipy', 'pyarrow') if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_the_algorithm_of_the_paper_is_one_short_file() -> None:
+    """Its privacy argument is read beside session, operators and accounting alone."""
+    assert len(MODULES["gapgnn.methods.gap"].read_text().splitlines()) <= 250

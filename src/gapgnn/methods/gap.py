@@ -20,11 +20,17 @@ from gapgnn.methods.releases import ReleasedHops
 from gapgnn.methods.settings import Settings, layer_options
 from gapgnn.methods.unused import Unused
 from gapgnn.nn import COMBINATIONS, Encoded, Encoder, MultiHopClassifier
-from gapgnn.privacy import Plan, PlannedHops, PlannedTraining, PrivateSession, PublicFacts
+from gapgnn.privacy import (
+    Plan,
+    PlannedHops,
+    PlannedTraining,
+    PrivateSession,
+    PublicFacts,
+    aggregation_ratio,
+)
 from gapgnn.privacy.accounting import Gaussian
 from gapgnn.privacy.card import ReleaseFacts
 from gapgnn.privacy.mechanisms import row_normalise
-from gapgnn.privacy.relations import aggregation_ratio
 from gapgnn.training import FeatureInputs, HopInputs
 
 HOPS = "aggregation"
@@ -106,29 +112,26 @@ class GAP(GAPConfig, EdgeReader[GAPSettings]):
     def plan(self, facts: PublicFacts) -> Plan[GAPSettings]:
         """Return K Gaussian hops and, at node level, DP-SGD of encoder and classifier."""
         recipe = self.recipe(facts.num_train)
-        settings = self.settings(
-            GAPSettings, facts, recipe, edge_types=resolve_edge_types(self.level, self.edge_types)
-        )
+        edge_types = resolve_edge_types(self.level, self.edge_types)
+        settings = self.settings(GAPSettings, facts, recipe, edge_types=edge_types)
         if self.level == "none":
             return self.make_plan(facts, settings, hops=self._hops())
         is_node = self.level == "node"
         encoder, hop, classifier = self.noise_ratios or (1.0, 1.0, 1.0)
-        count = self.hops * (facts.num_types if settings.edge_types == "each" else 1)
+        count = self.hops * (facts.num_types if edge_types == "each" else 1)
         ratio = hop * aggregation_ratio(self.relation_on(facts)) if is_node else 1.0
         hops = Gaussian(ratio, count=count, label=HOPS)
         if not is_node:
             return self.make_plan(facts, settings, template=[hops], hops=self._hops())
         ratios = {"encoder": encoder} if self.encoder_layers else {}
         ratios["classifier"] = classifier
-        trained = [
-            recipe.event(facts.num_train, ratio=ratio, label=name) for name, ratio in ratios.items()
-        ]
+        trained = [recipe.event(facts.num_train, ratio=r, label=n) for n, r in ratios.items()]
         return self.make_plan(
             facts,
             settings,
             template=[hops, *trained],
             hops=self._hops(),
-            training={n: PlannedTraining(event=n, ratio=ratio) for n, ratio in ratios.items()},
+            training={n: PlannedTraining(event=n, ratio=r) for n, r in ratios.items()},
         )
 
     def _hops(self) -> dict[str, PlannedHops]:
@@ -242,7 +245,5 @@ class GAP(GAPConfig, EdgeReader[GAPSettings]):
 
     def card_facts(self) -> ReleaseFacts:
         """Return what the card says of GAP."""
-        steps = self.steps_taken(
-            "preparation", "training", "hop0", "classifier", "selection", "prediction"
-        )
-        return ReleaseFacts(method="GAP", messages="features", steps=steps)
+        steps = ("preparation", "training", "hop0", "classifier", "selection", "prediction")
+        return ReleaseFacts(method="GAP", messages="features", steps=self.steps_taken(*steps))
