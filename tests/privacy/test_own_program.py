@@ -110,6 +110,7 @@ def test_several_edge_types_are_paid_for_as_neighbours_differ_in_them(ledger):
     for options, count in (
         ({"edge_types": "any"}, 1),
         ({"edge_types": "each"}, 2),
+        ({"edge_types": "each", "hops": {SUMS: PlannedHops(event="", count=1)}}, 2),
         ({"level": "node", "max_degree": 3}, 2),
         ({"hops": {SUMS: PlannedHops(event="", count=1, with_union=True)}}, 2),
     ):
@@ -133,6 +134,14 @@ def test_at_node_level_lists_are_cut_and_the_card_states_what_rows_must_be(graph
     assert (card.max_degree, card.node_notion) == (5, "own record")
     assert "computed from that person's own record" in card.messages
     assert not [what for what, _ in card.public if "training" in what], "nobody was counted"
+
+
+def test_at_node_level_columns_that_were_learned_from_people_are_refused(graph, ledger):
+    learned = graph._replace(inferred=("columns",))
+    plan = Plan.declare(graph, level="node", hops={SUMS: 1}, max_degree=5)
+    with pytest.raises(PrivacyError, match="must be declared at level node"):
+        PrivateSession(plan, learned)
+    PrivateSession(Plan.declare(learned, hops={SUMS: 1}), learned)
 
 
 def test_every_release_of_a_program_is_shown_to_an_audit(graph, ledger, rows):
@@ -228,12 +237,13 @@ def test_a_network_without_parameters_yet_is_refused_with_what_to_do(graph, ledg
         session.train("classifier", nn.LazyLinear(2), lambda network: None)
 
 
-def test_backpropagating_into_a_release_is_refused_and_reads_no_edge(graph, ledger, rows):
+@pytest.mark.parametrize("keep", [True, False])
+def test_backpropagating_into_a_release_is_refused_and_reads_no_edge(graph, ledger, rows, keep):
     encoder = nn.Linear(rows.shape[1], 4)
     plan = Plan.declare(graph, hops={SUMS: 2})
     with PrivateSession(plan, graph) as session:
         sent = nn.functional.normalize(encoder(rows), dim=1)
-        (hop,) = session.release(SUMS, sent, normalise=True)
+        (hop,) = session.release(SUMS, sent, normalise=True, keep=keep)
         with pytest.raises(PrivacyError, match="a release has no gradient"):
             hop.sum().backward()
         # What follows from a release by itself trains as usual.
@@ -251,6 +261,8 @@ def test_backpropagating_into_a_release_is_refused_and_reads_no_edge(graph, ledg
         ({"hops": {SUMS: 1}, "epsilon": -1.0}, "epsilon"),
         ({"hops": {SUMS: 1}, "relation": "replace"}, "relation"),
         ({"hops": {SUMS: 1}, "level": "node", "edge_types": "any"}, "edge_types"),
+        ({"events": [Gaussian(1.0, label="a", option=1)]}, "must have no options"),
+        ({"events": [Gaussian(1.0, label="a", group="x")]}, "must have no groups at level edge"),
     ],
 )
 def test_a_declaration_that_cannot_be_kept_is_refused(graph, options, said):

@@ -8,11 +8,11 @@ import math
 import pytest
 import torch
 
-from gapgnn import GAP, LabelGAP, Ledger, NeighborVote, NodeLabelGAP, random_split
-from gapgnn.errors import BudgetExceededError, PrivacyError
+from gapgnn import GAP, MLP, LabelGAP, Ledger, NeighborVote, NodeLabelGAP, random_split
+from gapgnn.errors import BudgetExceededError, InputError, NotAgreedError, PrivacyError
 from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.privacy.card import ReleaseFacts
-from gapgnn.privacy.ledger import People
+from gapgnn.privacy.ledger import People, spending
 from gapgnn.privacy.plan import PlannedHops
 from gapgnn.privacy.session import PrivateSession, SessionOptions
 from gapgnn.rng import NoiseKey
@@ -70,6 +70,18 @@ def test_the_price_that_is_announced_is_that_of_every_repeat(graph, ledger, repe
     assert ledger.budgets_of(People.of(graph))[0].left_epsilon == pytest.approx(left)
 
 
+def test_what_a_caller_agreed_to_is_compared_with_the_price_of_all_repeats(graph, ledger):
+    plan = GAP(epsilon=2.0).plan_for(graph)
+    settings = SessionOptions([NoiseKey.fresh(), NoiseKey.fresh()], ledger=ledger.path)
+    session = PrivateSession(plan, graph, settings)
+    with spending(at_most=3.0), pytest.raises(NotAgreedError, match="a charge of epsilon 4"):
+        session.open()
+    assert ledger.entries() == []
+    with spending(at_most=4.0) as charges:
+        session.open()
+    assert [charge.count for charge in charges] == [2]
+
+
 def test_a_budget_that_cannot_pay_opens_no_session(graph, ledger, rows):
     ledger.grant(
         "people",
@@ -85,6 +97,24 @@ def test_a_budget_that_cannot_pay_opens_no_session(graph, ledger, rows):
     with pytest.raises(PrivacyError, match="must be open"):
         session.release(HOPS, rows)
     assert session.transcript == ()
+
+
+def test_whoever_reads_exact_lists_beside_a_budget_is_the_curator_on_record(graph, ledger):
+    terms = {"level": "edge", "relation": "undirected", "delta": 1e-4}
+    ledger.grant("people", People.of(graph), **terms, epsilon=9.0)
+    plan = GAP(epsilon=2.0).plan_for(graph)
+
+    def opened(reason):
+        settings = SessionOptions([NoiseKey.fresh()], ledger=ledger.path, curator_only=reason)
+        PrivateSession(plan, graph, settings, reads_lists=True).open()
+
+    with pytest.raises(PrivacyError, match="curator"):
+        opened(None)
+    assert ledger.entries() == []
+    opened("figures for the board")
+    access, charge = ledger.entries()
+    assert (access.epsilon, access.reason) == (0, "figures for the board")
+    assert charge.epsilon == plan.promise.epsilon
 
 
 def test_a_release_that_was_not_planned_is_refused(graph, ledger, rows):
@@ -169,6 +199,22 @@ def test_networks_are_trained_privately_at_node_level_only_if_planned(graph, led
         session.train("another network", torch.nn.Linear(2, 2), None, None)
 
 
+def test_a_network_is_trained_by_dp_sgd_once_under_its_charge(graph, ledger):
+    trained = []
+
+    class Trainer:
+        def fit(self, model, inputs, *, phase, private=None):
+            trained.append(private)
+
+    plan = MLP(level="node", epsilon=8.0, epochs=1).plan_for(graph)
+    with session_of(graph, ledger, plan) as session:
+        session.train("classifier", torch.nn.Linear(2, 2), Trainer())
+        with pytest.raises(PrivacyError, match="as often as the plan says"):
+            session.train("classifier", torch.nn.Linear(2, 2), Trainer())
+    (private,) = trained
+    assert private.noise_multiplier == plan.promise.multiplier_of("training")
+
+
 def test_the_card_lists_what_was_released_and_refuses_to_leave_out_what_was_charged(
     graph, ledger, rows
 ):
@@ -201,6 +247,17 @@ def test_noise_beyond_the_safe_grid_is_refused_before_the_charge(graph, ledger):
     with pytest.raises(PrivacyError, match="safe grid"):
         session.open()
     assert ledger.entries() == []
+
+
+def test_a_network_too_large_for_the_safe_grid_is_refused_before_the_charge(graph, ledger):
+    plan = MLP(level="node", epsilon=8.0, epochs=1).plan_for(graph)
+    # 2**27 weights, whose rounding would take a hundredth of the clip; none is made.
+    large = torch.nn.Linear(2**14, 2**13, device="meta")
+    session = session_of(graph, ledger, plan)
+    session.check_noise([torch.nn.Linear(2, 2)])
+    with pytest.raises(InputError, match="fewer parameters"):
+        session.check_noise([large])
+    session_of(graph, ledger, plan, noise="fast").check_noise([large])
 
 
 def test_a_finished_session_is_noted_in_the_ledger_and_a_broken_one_is_not(graph, ledger, rows):

@@ -16,7 +16,7 @@ import numpy as np
 
 from gapgnn.errors import InputError, PrivacyError, check_integer
 from gapgnn.graph import Graph, as_graph
-from gapgnn.privacy.accounting import Event, Gaussian
+from gapgnn.privacy.accounting import Event, Gaussian, group_of, option_of
 from gapgnn.privacy.guarantee import EntityCounts, Guarantee, check_finite_budget
 from gapgnn.privacy.relations import (
     Relation,
@@ -227,7 +227,8 @@ class Plan(Generic[Settings]):
             hops: for each name the number of hops that ``session.release(name, rows)`` makes, or
                 how they aggregate. All hops get the same noise multiplier.
             events: further releases, which ``session.draw`` makes, each with a label. Their noise
-                multiplier is a ratio to that of the hops.
+                multiplier is a ratio to that of the hops. Groups are for node level, where an event
+                of a group may read records of that group alone.
             max_degree: neighbours D that adjacency lists are cut to at node level, where hops are
                 given by their number.
             edge_types: ``each`` hides one edge of every type at once, ``any`` one edge of one type.
@@ -261,6 +262,7 @@ class Plan(Generic[Settings]):
             raise InputError(
                 f"`hops` and `events` must have a name of their own each. Got {', '.join(labels)}."
             )
+        _check_all_happen(events, level)
         neighbours = resolve_relation(level, relation, is_directed=graph.is_directed)
         known = Guarantee.unpriced(facts.counts, relation=neighbours, delta=delta)
         plan: Plan[Declared] = Plan(
@@ -414,6 +416,25 @@ def _declared_hops(
         return replace(declared, event=name, protects=protects)
     count = check_integer(f"hops[{name!r}]", declared, at_least=1)
     return PlannedHops(event=name, count=count, max_degree=max_degree, protects=protects)
+
+
+def _check_all_happen(events: Sequence[Event], level: str) -> None:
+    """Refuse events that are priced as alternatives and may all read the same edge or record.
+
+    Of options one is priced, and a session makes every release of a declared plan. An edge is in no
+    group: whatever reads edges may read all of them.
+    """
+    for event in events:
+        if option_of(event):
+            raise InputError(
+                "`events` must have no options: all that is declared is released. Got option "
+                f"{option_of(event)} of {event.label!r}. Declare a plan for each."
+            )
+        if group_of(event) and level != "node":
+            raise InputError(
+                f"`events` must have no groups at level {level}: people are in groups, edges are "
+                f"not. Got group {group_of(event)!r} of {event.label!r}."
+            )
 
 
 def _sums_of(hops: PlannedHops, num_types: int, protects: str) -> int:

@@ -190,17 +190,29 @@ def _within(plan: Plan[Any], whole: Guarantee, budget: float) -> Plan[Any]:
 class _Part(NoCheckpoint):
     """The steps of one candidate in the checkpoint of its selection.
 
-    Variants of a candidate, which differ after its releases only, share these releases.
+    Variants of a candidate, which differ after its releases only, share these releases: hops, what
+    other mechanisms drew, and networks that DP-SGD trained. Other networks are their own.
     """
 
-    def __init__(self, whole: NoCheckpoint, name: str, variant: int, shared: dict[str, Any]):
+    def __init__(
+        self,
+        whole: NoCheckpoint,
+        name: str,
+        variant: int,
+        shared: dict[str, Any],
+        *,
+        plan: Plan[Any],
+    ):
         self._whole, self._name, self._variant, self._shared = whole, name, variant, shared
+        self._released = {
+            f"network-{network}" for one in (plan, *plan.options) for network in one.training
+        }
 
     def load_or_run(
         self, name: str, run: Callable[[], Tensors], *, is_sound: Callable[[Tensors], bool]
     ) -> Tensors:
         """Return what the candidate or a variant of it has finished, or run the step."""
-        if name.startswith("network-"):
+        if name.startswith("network-") and name not in self._released:
             place = f"{self._name}-{self._variant}-{name}"
             return self._whole.load_or_run(place, run, is_sound=is_sound)
         if name not in self._shared:
@@ -287,8 +299,15 @@ class SelectionSession(PrivateSession):
         self._check_paid_for(number, plan)
         return _CandidateSession(self, number, plan, graph, variant, score)
 
-    def _check_paid_for(self, number: int, plan: Plan[Any]) -> None:
-        """Refuse a candidate that the search does not contain or did not draw."""
+    def _check_paid_for(self, number: int, plan: Plan[Any], *, opens: bool = False) -> None:
+        """Refuse a candidate that the search does not contain or did not draw.
+
+        Args:
+            number: of the candidate.
+            plan: of its setting.
+            opens: it is about to release, for which the candidates of a selection must be drawn:
+                the price holds for a random number of them, not for a chosen one.
+        """
         event, events, paid = self.selection, plan.promise.events, self.plan.promise.events
         if isinstance(self.plan.settings, PilotSettings):
             count = self.plan.settings.settings
@@ -301,7 +320,8 @@ class SelectionSession(PrivateSession):
             is_paid = number == 0 and events == paid
         else:
             # Before the draw a session may be made to be checked, and is not opened.
-            is_drawn = self._drawn_settings is None or number < len(self._drawn_settings)
+            drawn = self._drawn_settings
+            is_drawn = not opens if drawn is None else 0 <= number < len(drawn)
             is_paid = events in event.candidates and is_drawn
         if not is_paid or plan.relation != self.plan.relation:
             raise PrivacyError(
@@ -336,11 +356,14 @@ class _CandidateSession(PrivateSession):
     def open(self) -> None:
         """Go on under the charge of the selection, which must be open."""
         self._outer._check_open("a candidate")
+        self._outer._check_paid_for(self._number, self._own_plan, opens=True)
         self._check_paid()
         self.check_noise()
         shared = self._outer._claimed(self._number, self._own_plan)
         name = f"candidate-{self._number}"
-        self._checkpoint = _Part(self._outer._checkpoint, name, self._variant, shared)
+        self._checkpoint = _Part(
+            self._outer._checkpoint, name, self._variant, shared, plan=self._own_plan
+        )
         self.charge = self._outer.charge
         self._is_open = True
 

@@ -24,6 +24,7 @@ from .events import SubgraphGaussian as SubgraphGaussian
 from .events import compose as compose
 from .events import group_of as group_of
 from .events import merge as merge
+from .events import option_of as option_of
 from .events import parallel_compositions as parallel_compositions
 from .pairs import DiscretePair as DiscretePair
 from .pairs import GaussianPair as GaussianPair
