@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +25,8 @@ from gapgnn import (
     load_model,
 )
 from gapgnn.accounting import Event, Gaussian, PrivateSelection, epsilon
+from gapgnn.methods import search_run
+from gapgnn.methods.search_run import Winner
 from gapgnn.privacy import (
     SCORE,
     SELECTION,
@@ -193,6 +196,24 @@ class TestThePrice:
             PrivateSearchCV(sage, {"hidden": [4, 8]}).fit(GRAPH)
         assert ledger.entries() == []
 
+    @pytest.mark.parametrize(
+        "name",
+        [
+            *("level", "epsilon", "delta", "relation", "noise", "insecure_noise_seed", "device"),
+            *("ledger", "reason", "train_size", "repeats", "split", "seed", "notion"),
+        ],
+    )
+    def test_what_candidates_must_have_in_common_is_in_no_grid(self, ledger, name):
+        with pytest.raises(InputError, match=f"must leave out {name}, which"):
+            PrivateSearchCV(gap(ledger), {name: [1, 2]}).check()
+
+    def test_a_part_of_the_budget_that_is_too_small_to_fit_with_charges_nothing(self, ledger):
+        model = gap(ledger, epsilon=0.1)
+        search = PrivateSearchCV(model, HOPS, strategy="pilots", pilot_share=1e-10)
+        with pytest.raises(InputError, match="must leave each pilot at least 1e-06"):
+            search.fit(GRAPH)
+        assert ledger.entries() == []
+
     def test_a_search_that_was_charged_for_one_candidate_runs_none_beside_it(self, ledger):
         """The planted fault: the plan of one fit, and a candidate of another one."""
         plan = gap(ledger).plan_for(GRAPH)
@@ -281,6 +302,17 @@ class TestTheNumber:
         written = (tmp_path / "model" / "config.json").read_text()
         assert "candidate-" not in written
         assert not {"_opens", "_drawn_settings"} & set(vars(search.best_estimator_))
+
+    def test_scores_of_a_candidate_that_was_overtaken_are_not_kept(self, monkeypatch):
+        search = SimpleNamespace(pilots=(), plans=(), releases=((0, 1), (2,)))
+        session = SimpleNamespace(draw_candidates=lambda: (0, 1, 0))
+
+        def run(self, graph, group):
+            score = 0.9 if self.number == 1 else 0.1
+            return Winner(group[0], None, score, dict.fromkeys(group, score))
+
+        monkeypatch.setattr(search_run.Candidate, "run", run)
+        assert search_run.run_search(search, GRAPH, session).shown == {2: 0.9}
 
 
 class TestTheWinner:
@@ -398,6 +430,17 @@ class TestNodeLevel:
             assert float(seen.outputs[key]) != float(seen.values[key][0])
         assert search.best_score_ in [float(seen.outputs[key]) for key in counts]
         assert {event["label"] for event in search.card_.events} >= {SCORE}
+
+    def test_every_candidate_has_noise_of_its_own_on_its_score(self, ledger):
+        # By this seed two candidates are drawn.
+        options = {"epsilon": 8.0, "epochs": 1, "max_degree": 5, "insecure_noise_seed": 0}
+        model = GAP(level="node", **options, ledger=ledger.path)
+        seen = Seen()
+        with observed_by(seen):
+            PrivateSearchCV(model, {"hidden": [4, 6]}, mean=1.2).fit(GRAPH)
+        keys = [key for key in seen.values if key[0] == SCORE]
+        noise = {round(float(seen.outputs[key]) - float(seen.values[key][0]), 6) for key in keys}
+        assert len(noise) == len(keys) == 2
 
     def test_one_record_moves_the_score_by_at_most_one_given_the_releases(self, ledger):
         """Replay: the same releases on the graph without the label of one validation node."""

@@ -14,7 +14,7 @@ from gapgnn.graph import Graph
 from gapgnn.methods.estimator import NodeClassifier
 from gapgnn.methods.registry import method_class
 from gapgnn.methods.unused import is_same
-from gapgnn.privacy import Plan, pilot_plan, selection_plan, with_score
+from gapgnn.privacy import LEAST_EPSILON, Plan, pilot_plan, selection_plan, with_score
 from gapgnn.privacy.accounting import CandidateNumber, search_multiplier
 
 # Parameters of the promise and of the run, which are the same for all candidates.
@@ -184,6 +184,7 @@ class Planner:
             )
 
         each = self._candidate_epsilon(whole, "selection")
+        _check_run(each * (1 - share), "candidate", "a smaller `mean`")
         plans = self.plans(self.settings, each, share)
         return Search(
             self.settings,
@@ -213,6 +214,7 @@ class Planner:
             )
 
         final = self._candidate_epsilon(whole, "pilots")
+        _check_run(ratio * final, "pilot", "a larger `pilot_share` or fewer settings")
         return Search(
             self.settings,
             self.releases,
@@ -250,6 +252,15 @@ class Planner:
             plan = model._checked_plan(self.graph)
             plans.append(with_score(plan, epsilon * share) if share else plan)
         return tuple(plans)
+
+
+def _check_run(epsilon: float, run: str, fix: str) -> None:
+    """Refuse a part of the budget that the fit of a run would refuse, after the charge."""
+    if epsilon < LEAST_EPSILON:
+        raise InputError(
+            f"`epsilon` must leave each {run} at least {LEAST_EPSILON:g}. Got {epsilon:.3g} for "
+            f"each: use {fix}."
+        )
 
 
 def model_of(estimator: NodeClassifier[Any], params: Mapping[str, Any]) -> NodeClassifier[Any]:
