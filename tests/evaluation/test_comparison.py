@@ -12,16 +12,21 @@ from typing import Any
 
 import pytest
 
-from gapgnn import GAP, LabelGAP, Ledger, NodeLabelGAP
+from gapgnn import GAP, LabelGAP, Ledger, NodeLabelGAP, load_model
 from gapgnn.cli.main import main
 from gapgnn.errors import InputError, IntegrityError
+from gapgnn.evaluation.release import About, side_by_side
+from gapgnn.evaluation.release.checks import check_accounting, check_audits
+from gapgnn.evaluation.release.nist import mapping_of
+from gapgnn.evaluation.release.registry import entry_of
 from gapgnn.evaluation.report.comparison import render_comparison, together, write_comparison
 from gapgnn.evaluation.report.decision import ANYONE, CURATOR, decide
-from gapgnn.evaluation.report.model import amount, curator_figures, render_model
+from gapgnn.evaluation.report.model import amount, curator_figures, history_of, render_model
 from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.methods.folder import keep_audit, load_folder
 from gapgnn.privacy.card import PrivacyCard
-from gapgnn.privacy.card.texts import percent
+from gapgnn.privacy.card.texts import percent, price
+from gapgnn.privacy.ledger import People
 
 
 def facts(page: str, name: str) -> list[str]:
@@ -90,6 +95,99 @@ def test_a_release_that_two_folders_list_counts_once(place: Path) -> None:
     # Two releases without an id are two.
     bare = replace(card, releases=tuple(replace(one, charge_id="") for one in card.releases))
     assert float(together([bare, bare]).epsilon) > 1.3
+
+
+def test_every_page_of_a_release_states_the_price_of_all_its_releases(
+    place: Path, graph: Any, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(place / "four", tmp_path / "twice"))
+    model = load_model(folder, ledger=place / "own.sqlite")
+    model.predict(graph._replace(ids=graph.ids + 2000))
+    model.save_releases(folder)
+    saved = load_folder(folder)
+    card = saved.card
+    alone, both = (price(one, card.delta) for one in (card.epsilon, card.composed_epsilon))
+    accepted = decide(card).conditions[0]
+    assert both in accepted
+    assert alone not in accepted
+    parameters = mapping_of(saved, has_excerpt=False, is_signed=False).splitlines()[6]
+    assert both in parameters
+    assert alone not in parameters
+    about = About.from_dict(
+        {
+            **dict.fromkeys(("name", "curator", "intended_use", "region"), "any"),
+            "curator_type": "Industry",
+            "authors": ["Ann"],
+        }
+    )
+    entry = entry_of(card, about, made="2027-01-31", digests={})
+    stated = entry["deployment"]["privacy_loss"]["privacy_parameters"]
+    assert stated == {"epsilon": card.composed_epsilon, "delta": card.delta}
+
+
+def test_what_is_left_of_a_budget_is_stated_rounded_down(graph: Any, tmp_path: Path) -> None:
+    ledger = Ledger.init(tmp_path / "own.sqlite")
+    terms = {"level": "edge", "relation": "undirected", "epsilon": 10.0, "delta": 1e-4}
+    ledger.grant("people", People.of(graph), **terms, composition="sum")
+    GAP(epsilon=math.pi, delta=1e-5, epochs=1, ledger=ledger.path).fit(graph).save(tmp_path / "pi")
+    (budget,) = ledger.budgets_of(People.of(graph))
+    page = render_model(tmp_path / "pi", ledger=ledger.path)
+    (left,), (spent,) = (facts(page, name) for name in ("left", "spent"))
+    assert budget.left_epsilon is not None
+    assert 0 < budget.left_epsilon - float(left) < 1e-3
+    assert 0 < float(spent) - budget.spent_epsilon < 1e-3
+
+
+def test_a_mu_that_the_events_do_not_have_is_found(place: Path) -> None:
+    (card,) = cards(place, "node")
+    assert card.attacker is not None
+    assert card.attacker.mu is None
+    assert check_accounting(card).outcome == "ok"
+    forged = check_accounting(replace(card, attacker=replace(card.attacker, mu=0.1)))
+    assert forged.outcome == "failed"
+    assert "the card states mu 0.1" in forged.problems[0]
+
+
+def test_a_further_release_that_is_understated_is_found_by_its_events_and_by_the_ledger(
+    place: Path, graph: Any, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(place / "four", tmp_path / "forged"))
+    ledger = place / "own.sqlite"
+    model = load_model(folder, ledger=ledger)
+    model.predict(graph._replace(ids=graph.ids + 3000))
+    card = model.card_
+    first, second = card.releases
+    forged = replace(card, releases=(first, replace(second, epsilon=second.epsilon / 2)))
+    assert history_of(card, ledger).disagreements == ()
+    assert card.ledger is not None
+    elsewhere = replace(card, ledger=replace(card.ledger, head="0" * 64))
+    (said,) = history_of(elsewhere, ledger).disagreements
+    assert said.startswith("the chain: the card has another head")
+    (said,) = history_of(forged, ledger).disagreements
+    assert said.startswith(f"epsilon of the charge {second.charge_id}")
+    assert check_accounting(card).outcome == "ok"
+    (problem,) = check_accounting(forged).problems
+    assert f"of charge {second.charge_id}" in problem
+
+
+def test_side_by_side_stands_what_each_folder_holds_and_not_its_training_alone(
+    place: Path, graph: Any, tmp_path: Path
+) -> None:
+    """Further releases and audits came to a folder after its training."""
+    folder = Path(shutil.copytree(place / "four", tmp_path / "audited"))
+    found = {"mechanism": "aggregation", "holds": True}
+    keep_audit(folder, audit="mechanisms", command="gapgnn audit", results=[found, found])
+    model = load_model(folder, ledger=place / "own.sqlite")
+    for month in (1000, 2000):
+        model.predict(graph._replace(ids=graph.ids + month))
+        model.save_releases(folder)
+    (group,) = side_by_side([place / "four", folder])["groups"]
+    before, after = sorted(group["models"], key=lambda row: row["releases"])
+    assert (before["releases"], before["audits"]) == (1, 0)
+    assert (after["releases"], after["audits"]) == (3, 2)
+    assert after["epsilon"] == model.card_.composed_epsilon > before["epsilon"]
+    # The audit was of the first of three cards.
+    assert check_audits(load_folder(folder)).outcome == "ok"
 
 
 def test_what_has_no_promise_or_no_common_one_is_not_added_up(place: Path) -> None:

@@ -245,15 +245,20 @@ EXCERPT_LIMIT = (
 )
 
 
+def audit_results(saved: Saved) -> list[dict[str, Any]]:
+    """Return what audits of a model found: those on its card, and those kept in its folder."""
+    kept = (one for audit in saved.audits for one in audit.get("results", []))
+    return [dict(one) for one in (*saved.card.audits, *kept)]
+
+
 def check_audits(saved: Saved) -> Check:
     """Look at the audits of this very model."""
     digests = {saved.config["files"].get("card.json"), *saved.config.get("former_cards", ())}
-    results = [dict(one) for one in saved.card.audits]
+    results = audit_results(saved)
     problems = []
     for audit in saved.audits:
         if audit.get("card") not in digests:
             problems.append("model/audits: an audit is of another card")
-        results += audit.get("results", [])
     broken = [one for one in results if not one.get("holds")]
     names = {str(one.get("mechanism", one.get("neighbours", "?"))) for one in broken}
     problems += [f"model/audits: an audit found a violation of {name}" for name in sorted(names)]

@@ -16,9 +16,10 @@ from statistics import NormalDist
 from typing import Any
 
 from gapgnn.errors import InputError
+from gapgnn.evaluation.release.checks import audit_results
 from gapgnn.evaluation.release.files import model_of
 from gapgnn.evaluation.report import settings, together
-from gapgnn.methods import load_folder
+from gapgnn.methods import Saved, load_folder
 from gapgnn.privacy.card import PrivacyCard
 from gapgnn.privacy.card import texts as texts
 
@@ -37,7 +38,7 @@ def side_by_side(folders: Sequence[Path]) -> dict[str, Any]:
     for name, saved in zip(names, found, strict=True):
         card = saved.card
         key = (card.relation.name, _hidden(card))
-        groups.setdefault(key, []).append(_row(name, card))
+        groups.setdefault(key, []).append(_row(name, saved))
     joint = together([saved.card for saved in found])
     return {
         "groups": [
@@ -67,7 +68,8 @@ def _hidden(card: PrivacyCard) -> str:
     return card.wording.fill(f"Hidden is {what}.")
 
 
-def _row(name: str, card: PrivacyCard) -> dict[str, Any]:
+def _row(name: str, saved: Saved) -> dict[str, Any]:
+    card = saved.card
     return {
         "name": name,
         "method": card.method,
@@ -84,7 +86,7 @@ def _row(name: str, card: PrivacyCard) -> dict[str, Any]:
         "own": card.own,
         "releases": len(card.releases),
         "is_private_release": card.is_private_release,
-        "audits": len(card.audits),
+        "audits": len(audit_results(saved)),
     }
 
 
