@@ -25,7 +25,7 @@ from gapgnn.privacy.dpsgd import step
 from gapgnn.privacy.mechanisms import aggregation
 from gapgnn.privacy.mechanisms.noise import NoiseSource
 
-pytestmark = pytest.mark.gate
+gate = pytest.mark.gate
 
 
 @cache
@@ -52,6 +52,7 @@ def failed(report) -> set[str]:
 # Honest fits ----------------------------------------------------------------------------------
 
 
+@gate
 @pytest.mark.parametrize(
     ("estimator", "share"),
     [
@@ -71,6 +72,7 @@ def test_an_honest_fit_holds_and_its_bound_is_worth_having(estimator, share):
     assert json.loads(json.dumps(report.to_dict(), allow_nan=False))["mechanism"] == "fit"
 
 
+@gate
 def test_the_bound_of_predictions_alone_is_far_below_and_reported_beside():
     report = audited(node_label_gap())
     for name in ("black_box", "dp_sgd"):
@@ -80,6 +82,7 @@ def test_the_bound_of_predictions_alone_is_far_below_and_reported_beside():
     assert set(report.details["bounds"]) == {"canary scores"}
 
 
+@gate
 def test_nothing_is_charged_on_a_data_set_and_a_fit_on_own_tables_is(own_ledger):
     audited(label_gap(ledger=own_ledger.path), canaries=40)
     assert Ledger(own_ledger.path).entries() == []
@@ -139,6 +142,7 @@ def simulated(rng, *, mu, noise=1.0, shared=False, canaries=200, columns=3):
     return [seen], [table], moves, inside
 
 
+@gate
 @pytest.mark.parametrize("shared", [False, True], ids=["rows of their own", "shared rows"])
 @pytest.mark.parametrize(("mu", "noise"), [(0.2, 1.0), (1.5, 1.0), (1.5, 0.5)])
 def test_the_lower_limit_is_above_the_truth_in_five_percent(mu, noise, shared):
@@ -183,6 +187,7 @@ def test_guesses_in_one_run_are_priced_as_published(
     assert found == pytest.approx(expected, abs=1e-3)
 
 
+@gate
 def test_guesses_without_information_prove_nothing():
     rng = np.random.default_rng(0)
     bounds = [
@@ -192,6 +197,7 @@ def test_guesses_without_information_prove_nothing():
     assert np.mean(np.array(bounds) > 0) <= 0.05
 
 
+@gate
 @pytest.mark.slow
 def test_in_200_fits_the_bound_is_above_the_claim_in_five_percent():
     few = random_split(social_graph(num_nodes=300, mean_degree=6), seed=0)
@@ -206,6 +212,7 @@ def test_in_200_fits_the_bound_is_above_the_claim_in_five_percent():
 # Planted faults -------------------------------------------------------------------------------
 
 
+@gate
 def test_halved_noise(monkeypatch):
     original = NoiseSource.gaussian_rows
     monkeypatch.setattr(NoiseSource, "gaussian_rows", lambda *a, **o: original(*a, **o) / 2)
@@ -215,12 +222,14 @@ def test_halved_noise(monkeypatch):
     assert not audited(node_label_gap(), canaries=150).bound_holds
 
 
+@gate
 def test_noise_of_which_a_tenth_is_missing(monkeypatch):
     original = NoiseSource.gaussian_rows
     monkeypatch.setattr(NoiseSource, "gaussian_rows", lambda *a, **o: original(*a, **o) * 0.85)
     assert "hop 1: accounted noise over the noise found" in failed(audited(label_gap()))
 
 
+@gate
 def test_sqrt_2_missing_on_an_undirected_graph(monkeypatch):
     monkeypatch.setattr(Neighbors, "bound", staticmethod(lambda relation: 1.0))
     assert not audited(label_gap()).bound_holds
@@ -236,6 +245,7 @@ def _noise(monkeypatch, changed):
     monkeypatch.setattr(NoiseSource, "gaussian_rows", drawn)
 
 
+@gate
 def test_noise_after_the_first_hop_only(monkeypatch):
     def none_later(hop, original, *given, **options):
         return original(*given, **options) * (1.0 if hop == 1 else 0.0)
@@ -246,6 +256,7 @@ def test_noise_after_the_first_hop_only(monkeypatch):
     assert "hop 2: accounted noise over the noise found" in failed(report)
 
 
+@gate
 def test_the_same_noise_in_two_hops(monkeypatch):
     original = NoiseSource.gaussian_rows
 
@@ -256,6 +267,7 @@ def test_the_same_noise_in_two_hops(monkeypatch):
     assert "correlation of the noise of hops 1 and 2" in failed(audited(label_gap()))
 
 
+@gate
 def test_a_column_without_noise(monkeypatch):
     original = NoiseSource.gaussian_rows
 
@@ -270,6 +282,7 @@ def test_a_column_without_noise(monkeypatch):
     assert "hop 1: accounted noise over the noise found" in failed(report)
 
 
+@gate
 @pytest.mark.parametrize(
     ("part", "name"),
     [("few", "rows with hardly any noise"), ("one", "correlation of the noise of successive rows")],
@@ -289,6 +302,7 @@ def test_rows_without_noise_of_their_own(monkeypatch, part, name):
     assert f"hop 1: {name}" in failed(audited(label_gap()))
 
 
+@gate
 def test_one_hop_fewer_charged_than_released(monkeypatch):
     original = LabelGAP.plan
 
@@ -310,6 +324,7 @@ def test_one_hop_fewer_charged_than_released(monkeypatch):
     assert failed(report) == {"hops released"}
 
 
+@gate
 def test_messages_divided_by_less_than_the_list(monkeypatch):
     original = aggregation.divide_rows
     monkeypatch.setattr(aggregation, "divide_rows", lambda r, n: original(r, (n // 3).clamp(min=1)))
@@ -317,6 +332,7 @@ def test_messages_divided_by_less_than_the_list(monkeypatch):
     assert not audited(node_label_gap(), canaries=150).bound_holds
 
 
+@gate
 def test_messages_that_count_twice(monkeypatch):
     original = aggregation.PrivateAggregation._sent
     monkeypatch.setattr(
@@ -325,6 +341,7 @@ def test_messages_that_count_twice(monkeypatch):
     assert not audited(label_gap()).bound_holds
 
 
+@gate
 def test_halved_noise_in_the_hop_of_the_others(monkeypatch):
     def halved_second(hop, original, *given, **options):
         return original(*given, **options) * (1.0 if hop == 1 else 0.5)
@@ -334,6 +351,7 @@ def test_halved_noise_in_the_hop_of_the_others(monkeypatch):
     assert "hop 2: accounted noise over the noise found" in failed(report)
 
 
+@gate
 @pytest.mark.parametrize("fault", ["the same key in every fit", "no noise in DP-SGD"])
 def test_what_no_audit_of_one_fit_can_see(monkeypatch, fault):
     """docs/explanation/audits.md lists these, with the audit that sees them."""
@@ -348,6 +366,7 @@ def test_what_no_audit_of_one_fit_can_see(monkeypatch, fault):
 # The command ----------------------------------------------------------------------------------
 
 
+@gate
 def test_the_command_prints_one_json_object_and_keeps_it_in_a_folder(capsys, tmp_path, own_ledger):
     from methodgraphs import write_tables
 
@@ -374,6 +393,7 @@ def test_the_command_prints_one_json_object_and_keeps_it_in_a_folder(capsys, tmp
     assert main(["report", folder, "--out", page]) == 0
 
 
+@gate
 def test_a_broken_fit_is_exit_1(capsys, monkeypatch):
     original = NoiseSource.gaussian_rows
     monkeypatch.setattr(NoiseSource, "gaussian_rows", lambda *a, **o: original(*a, **o) / 3)
@@ -384,6 +404,7 @@ def test_a_broken_fit_is_exit_1(capsys, monkeypatch):
     assert "broken" in printed.err
 
 
+@gate
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -12,7 +12,7 @@ from gapgnn.attacks.label_inference import drawn_labels, label_rows
 from gapgnn.errors import DataError, InputError
 from gapgnn.graph.datasets.synthetic import social_graph
 
-pytestmark = pytest.mark.gate
+gate = pytest.mark.gate
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +20,7 @@ def graph():
     return social_graph(num_nodes=500, mean_degree=10)
 
 
+@gate
 def test_labels_that_a_model_remembers_are_inferred(graph):
     found = label_inference_attack(MLP(level="none", epochs=150), graph, runs=2, share=0.3)
     values = found.to_dict()
@@ -28,6 +29,7 @@ def test_labels_that_a_model_remembers_are_inferred(graph):
     assert values["guessing"]["auc"] == 0.5
 
 
+@gate
 def test_labels_behind_noise_are_not(graph):
     # At so small a budget the predictions are noise. About 60 coins are judged in each run.
     target = MLP(level="node", epsilon=0.05, epochs=1, noise="fast")
@@ -64,6 +66,7 @@ def test_a_label_that_travelled_is_seen_at_the_neighbours(graph):
     assert rank(network.score(rows[~known]), coins[~known]).auc > 0.8
 
 
+@gate
 def test_links_of_a_new_graph_are_stolen_from_a_model_that_reads_them_without_noise(graph):
     found = inductive_link_attack(
         GAP(level="none", epochs=60), graph, runs=2, pairs=400, others="degree"
@@ -74,6 +77,7 @@ def test_links_of_a_new_graph_are_stolen_from_a_model_that_reads_them_without_no
     assert found["gain_auc"] == pytest.approx(np.mean(gains))
 
 
+@gate
 def test_a_model_that_reads_no_edge_gains_nothing_on_held_out_links(graph):
     found = inductive_link_attack(MLP(level="none", epochs=20), graph, runs=3, pairs=200).to_dict()
     # About 60 pairs are judged in each run.
@@ -81,6 +85,7 @@ def test_a_model_that_reads_no_edge_gains_nothing_on_held_out_links(graph):
     assert found["others"] == "held-out"
 
 
+@gate
 @pytest.mark.parametrize("method", [LabelGAP, NodeLabelGAP])
 def test_private_methods_are_attacked_without_a_charge_to_the_user(
     graph, method, tmp_path, monkeypatch

@@ -14,7 +14,7 @@ from gapgnn.evaluation.folds import CrossValidation, fold_graphs
 from gapgnn.graph.transforms import induced
 from gapgnn.privacy.ledger import LedgerNotice, People
 
-pytestmark = pytest.mark.gate
+gate = pytest.mark.gate
 
 QUICK = {"epochs": 2, "epsilon": 1.0, "delta": 1e-6}
 PURE = {"epochs": 2, "epsilon": 1.0}
@@ -51,6 +51,7 @@ def grant(ledger: Ledger, graph, epsilon: float, **options) -> None:
     )
 
 
+@gate
 def test_every_fold_is_a_charge_and_together_they_cost_what_was_said(graph, ledger):
     found, said = validated(LabelGAP(**QUICK, ledger=ledger.path), graph, folds=4)
     charges = ledger.entries()
@@ -72,7 +73,7 @@ def test_the_price_is_said_before_the_first_charge(graph, ledger):
     assert ledger.entries() == []
 
 
-@pytest.mark.parametrize(("folds", "fits"), [(3, True), (4, False)])
+@pytest.mark.parametrize(("folds", "fits"), [pytest.param(3, True, marks=gate), (4, False)])
 def test_a_budget_that_is_too_small_for_all_folds_pays_for_none(graph, ledger, folds, fits):
     grant(ledger, graph, epsilon=3.5, composition="sum")
     model = LabelGAP(**{**QUICK, "delta": 1e-8}, ledger=ledger.path)
@@ -93,6 +94,7 @@ def test_a_budget_under_another_relation_pays_for_no_fold(graph, ledger):
     assert ledger.entries() == []
 
 
+@gate
 def test_pure_releases_add_up(graph, ledger):
     found, said = validated(GraphSAGE(**PURE, ledger=ledger.path), graph, folds=2)
     assert (found.epsilon, found.delta) == (pytest.approx(2.0), 0.0)
@@ -132,6 +134,7 @@ def test_nobody_elses_fold_or_role_changes_when_somebody_leaves(graph):
             np.testing.assert_array_equal(getattr(one, mask)[kept], getattr(other, mask))
 
 
+@gate
 def test_figures_at_node_level_are_called_the_curators(graph, ledger):
     model = MLP(**QUICK, level="node", batch_size=30, ledger=ledger.path)
     found, said = validated(model, graph, folds=2)
@@ -142,6 +145,7 @@ def test_figures_at_node_level_are_called_the_curators(graph, ledger):
     assert "curator" not in str(edge)
 
 
+@gate
 def test_a_fold_that_tests_nobody_does_not_stop_a_run_at_node_level(graph, ledger):
     few = induced(graph, np.arange(150) < 4)
     options = {"level": "node", "batch_size": 2, "train_size": 4, "ledger": ledger.path}
@@ -184,6 +188,7 @@ def test_bad_arguments_charge_nothing(options, words, graph, ledger):
     assert ledger.entries() == []
 
 
+@gate
 def test_a_frame_has_a_row_per_fold(graph, ledger):
     pandas = pytest.importorskip("pandas")
     found, _ = validated(MLP(epochs=2, ledger=ledger.path), graph, folds=3, metrics=["auc"])

@@ -363,6 +363,14 @@ def test_a_default_node_level_model_agrees_with_its_own_charge(adaptive: Path) -
     assert "The charge says the same as the card" in page
 
 
+def test_the_card_lists_the_options_that_were_charged_and_not_taken(adaptive: Path) -> None:
+    card = PrivacyCard.from_json((adaptive / "model" / "card.json").read_text())
+    (charge,) = Ledger(adaptive / "own.sqlite").entries()
+    (release,) = card.releases
+    assert list(map(dict, release.events)) == list(map(dict, charge.events))
+    assert len(release.events) > len(card.events)
+
+
 @pytest.mark.parametrize("option", [1, 2, 3])
 def test_whatever_option_was_chosen_the_charge_covers_it(
     adaptive: Path, tmp_path: Path, option: int

@@ -281,6 +281,20 @@ class TestWhatReleasesComeTo:
         # Symmetrised, the two arcs of an edge move a hop by twice what one arc does.
         wanted = account([Gaussian(3.0), Gaussian(2.0)], 1e-6, relation="undirected").epsilon
         assert composed(both, 1e-6)[0] == pytest.approx(wanted, rel=1e-9)
+        # Whichever was released first.
+        assert composed(both[::-1], 1e-6) == composed(both, 1e-6)
+
+    def test_a_pure_release_of_arcs_counts_twice_for_edges(self):
+        hops = released(Gaussian(3.0), relation="undirected")
+        arcs = released(Laplace(2.0), relation="directed")
+        attacker = composed([hops], 1e-6)[1]
+        alone = account([Gaussian(3.0)], 1e-6, relation="undirected").epsilon
+        both, reached = composed([hops, arcs], 1e-6)
+        assert both == pytest.approx(alone + 2 * 0.5, rel=1e-6)
+        # Of the two together no trade-off curve is known: epsilon and delta bound an attacker.
+        assert reached.mu is None
+        assert reached.guess == pytest.approx((1 - 1e-6) / (1 + math.exp(-both)) + 1e-6, abs=1e-5)
+        assert reached.guess > attacker.guess
 
     def test_what_cannot_be_composed_is_refused_before_it_is_charged(self, halves, ledger):
         model = quick(level="node", epsilon=8.0, ledger=ledger.path).fit(halves[0])

@@ -191,8 +191,35 @@ class TestResult:
         assert layers == len(event["reach"])
         assert noise == pytest.approx(event["noise_multiplier"], rel=1e-9)
 
+    @pytest.mark.parametrize(
+        ("degree", "keep"), [(3, 1.0), (2, 0.5)], ids=["cut lists", "coins of arcs"]
+    )
+    def test_which_arcs_an_example_has_is_a_secret_of_each_run(self, degree, keep, monkeypatch):
+        drawn, roots, real = [], np.arange(12), dp_sgd_module.RootTrainer.fit
+
+        def watched(self, model, inputs, **more):
+            drawn.append([one.edges.tolist() for one in inputs.subgraphs.of(roots, step=0)])
+            return real(self, model, inputs, **more)
+
+        monkeypatch.setattr(dp_sgd_module.RootTrainer, "fit", watched)
+        for _ in range(2):
+            trained(OwnLayer(), graph_of(degree=degree), keep=keep)
+        assert drawn[0] != drawn[1]
+
+    @pytest.mark.parametrize(
+        ("train_size", "origin"),
+        [(12, "12: declared"), ("auto", "12: counted, and exact: rounding to two digits")],
+    )
+    def test_the_card_says_whether_the_number_that_trains_is_declared(self, train_size, origin):
+        _, card, *_ = trained(OwnLayer(), graph_of(), train_size=train_size)
+        assert dict(card.public)["number of training people"].startswith(origin)
+
+    def test_the_card_warns_of_predictions_where_they_read_exact_neighbours(self):
+        assert dp_sgd_module.WEIGHTS_ONLY in trained(OwnLayer(), graph_of())[1].warnings
+
     def test_rows_may_be_classified_without_neighbours(self):
         found, card, *_ = trained(nn.Linear(WIDTH, CLASSES), graph_of())
+        assert dp_sgd_module.WEIGHTS_ONLY not in card.warnings
         assert found(torch.zeros(1, WIDTH)).shape == (1, CLASSES)
         assert card.events[0]["reach"] == []
 
@@ -213,7 +240,7 @@ class TestResult:
         runs = [trained(module, graph_of(), insecure_noise_seed=3)[0] for _ in range(2)]
         for one, other in zip(*(run.parameters() for run in runs), strict=True):
             assert torch.equal(one, other)
-        assert not trained(module, graph_of(), insecure_noise_seed=3)[1].is_private_release
+        assert not trained(module, graph_of(), insecure_noise_seed=0)[1].is_private_release
 
 
 def replayed(module, first, second, person, **options):

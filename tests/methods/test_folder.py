@@ -437,6 +437,20 @@ class TestWhoseGraphItIs:
         assert len(ledger.entries()) == 2
         assert len(list(trained.glob("hops/*.safetensors"))) == 2
 
+    def test_at_node_level_it_is_kept_under_keyed_hashes_and_answers_again(
+        self, graph, halves, ledger, tmp_path
+    ):
+        folder = tmp_path / "model"
+        model = quick(GAP, "node", ledger=ledger.path).fit(graph)
+        model.save(folder)
+        wanted = model.predict_proba(halves[1])
+        model.save_releases(folder)
+        for ids in folder.glob("hops/*.ids.json"):
+            assert not set(json.loads(ids.read_text())) & set(halves[1].ids.tolist())
+        again = load_model(folder, ledger=ledger.path)
+        np.testing.assert_array_equal(again.predict_proba(halves[1]), wanted)
+        assert len(ledger.entries()) == 2
+
     def test_without_privacy_nothing_was_paid_and_nothing_is_kept(self, saved, tmp_path, halves):
         folder = shutil.copytree(saved["none"], tmp_path / "model")
         model = GAP.load(folder)

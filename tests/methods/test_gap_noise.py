@@ -110,8 +110,9 @@ class TestNoise:
         one, other = released[0]
         assert float((one - other).abs().max()) > 1e-3
 
-    def test_seeded_noise_is_marked_on_the_card(self, graph):
-        card = quick("edge", insecure_noise_seed=1).fit(graph).card_
+    @pytest.mark.parametrize("seed", [0, 1])
+    def test_seeded_noise_is_marked_on_the_card(self, graph, seed):
+        card = quick("edge", insecure_noise_seed=seed).fit(graph).card_
         assert not card.is_private_release
         assert "Not a private release" in str(card)
         assert quick("edge").fit(graph).card_.is_private_release

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import torch
 from methodgraphs import small_graph
+from sklearn.metrics import f1_score
 
 from gapgnn import GAP, MLP, GraphSAGE, LabelGAP, Ledger, NeighborVote, NodeLabelGAP, ProGAP
 from gapgnn.errors import InputError
 from gapgnn.methods.importance import permuted_columns
+from gapgnn.rng import experiment_rng
 
-pytestmark = pytest.mark.gate
+gate = pytest.mark.gate
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +35,42 @@ def by_name(found):
     return {one.name: one.mean for one in found}
 
 
+def test_an_importance_is_the_fall_of_the_metric_when_test_nodes_exchange_that_input(graph):
+    """Every figure is computed again: which rows are exchanged, of what, and what is measured."""
+    model = GAP(epsilon=16.0, epochs=3, hops=2, hidden=8).fit(graph)
+    charged = len(Ledger().entries())
+    found = by_name(model.importance(graph, metric="macro_f1", repeats=1, seed=3))
+    released, nodes = model.releases_.training(), np.flatnonzero(graph.test_mask)
+    device = torch.device("cpu")
+
+    def figure(features, hops):
+        first = model.hop_zero(graph._replace(features=features), device)[0]
+        rows = replace(released, hops=(first, *hops))
+        answers = model.scores_from(rows, graph, device).argmax(dim=-1).numpy()
+        return f1_score(graph.labels[nodes], answers[nodes], average="macro")
+
+    inputs = {
+        "features": ([0, 1, 2, 3], []),
+        "neighbours": ([], [1, 2]),
+        "hop 1": ([], [1]),
+        "hop 2": ([], [2]),
+        "ward": ([0, 1, 2], []),
+        "idle": ([3], []),
+    }
+    assert list(inputs) == sorted(found, key=list(inputs).index)
+    rng, whole = experiment_rng(3, "importance"), figure(graph.features, released.hops[1:])
+    for name, (columns, hops) in inputs.items():
+        order = np.arange(graph.num_nodes)
+        order[nodes] = rng.permutation(nodes)
+        features = graph.features.copy()
+        features[:, columns] = graph.features[order][:, columns]
+        rows = [released.hops[k][order] if k in hops else released.hops[k] for k in (1, 2)]
+        assert found[name] == pytest.approx(whole - figure(features, rows), abs=1e-9)
+    assert len(set(found.values())) > 3
+    assert len(Ledger().entries()) == charged
+
+
+@gate
 @pytest.mark.parametrize(
     "model",
     [
@@ -51,12 +92,14 @@ def test_features_and_neighbours_are_distinguished_and_nothing_is_charged(model,
     assert len(Ledger().entries()) == before
 
 
+@gate
 def test_a_method_without_edges_has_features_alone(graph):
     found = by_name(MLP(epochs=20).fit(graph).importance(graph, repeats=2))
     assert found.keys() == {"features", "ward", "idle"}
     assert found["ward"] > found["idle"]
 
 
+@gate
 def test_at_node_level_features_come_from_the_graph_and_hops_from_the_release(graph):
     model = GAP(level="node", epsilon=1000.0, epochs=40, max_degree=10).fit(graph)
     found = by_name(model.importance(graph, metric="auc"))
@@ -65,6 +108,7 @@ def test_at_node_level_features_come_from_the_graph_and_hops_from_the_release(gr
     assert NodeLabelGAP(epsilon=40.0, level="node").fit(graph).importance(graph, repeats=1)
 
 
+@gate
 def test_the_same_seed_gives_the_same_figures(graph):
     model = MLP(epochs=5).fit(graph)
     assert model.importance(graph, seed=3) == model.importance(graph, seed=3)
@@ -81,6 +125,7 @@ def test_a_graph_that_was_not_read_is_refused(graph):
     assert len(Ledger().entries()) == before
 
 
+@gate
 @pytest.mark.parametrize("method", [GraphSAGE, NeighborVote])
 def test_methods_whose_inputs_are_not_apart_refuse(method, graph):
     model = method(level="none", epochs=1) if method is GraphSAGE else method(epochs=1)

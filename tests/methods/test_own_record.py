@@ -17,6 +17,7 @@ from gapgnn.methods import exact_sums
 from gapgnn.methods.label_gap import own_neighbours, own_record
 from gapgnn.methods.label_gap.own_record import are_alike
 from gapgnn.methods.label_gap.stages import Stages
+from gapgnn.privacy import observed_by
 
 QUICK = {"level": "edge", "epochs": 3, "epsilon": 1.0, "hops": 2}
 
@@ -139,6 +140,39 @@ def test_directed_graphs_read_what_their_hops_do(directions, graph):
     smaller = with_arcs(first, np.arange(len(arcs.row)) != 55, directed=True)
     people = {int(arcs.col[55])} | ({int(arcs.row[55])} if directions == "auto" else set())
     assert moved_by(model, first, smaller) == people
+
+
+class Scales:
+    """Notes the noise of every hop."""
+
+    def __init__(self):
+        self.seen: set[float] = set()
+
+    def begin(self, *args, **about):
+        pass
+
+    def batch(self, phase, batch, members):
+        return batch
+
+    def release(self, release, output):
+        if release.name.startswith("hop "):
+            self.seen.add(release.scale)
+        return output
+
+
+@pytest.mark.parametrize("directions", [None, "along", "both"])
+def test_exact_sums_are_read_in_units_of_the_noise_of_the_released_rows(directions, graph):
+    """Networks that learned from noisy rows read exact ones in their place."""
+    options = {**QUICK, "hops": 1, "epochs": 1}
+    if directions is not None:
+        arcs = graph.adjacency().tocoo()
+        graph = with_arcs(graph, arcs.row < arcs.col, directed=True)
+        options["directions"] = directions
+    scales = Scales()
+    with observed_by(scales):
+        model = LabelGAP(**options).fit(graph)
+    (scale,) = scales.seen
+    assert model._own_neighbours(model._stages(graph), graph, ()).std == pytest.approx(scale)
 
 
 @pytest.mark.parametrize(

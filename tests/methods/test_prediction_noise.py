@@ -122,6 +122,15 @@ def test_predictions_on_two_graphs_share_no_noise(graph, ledger, noise, level, s
     assert_unlike(noise)
 
 
+@pytest.mark.parametrize("seed", [None, 5])
+def test_private_hops_of_two_graphs_share_no_noise(graph, ledger, noise, seed):
+    hops = PrivateHops(hops=1, insecure_noise_seed=seed, ledger=ledger.path).fit(graph)
+    for new in (elsewhere(seed=1), elsewhere(seed=2, first_id=20_000)):
+        hops.transform(new)
+    assert len(noise) == 3
+    assert_unlike(noise)
+
+
 @pytest.mark.parametrize("level", ["edge", "node"])
 def test_predictions_on_one_graph_by_two_fitted_models_share_no_noise(graph, ledger, noise, level):
     new = elsewhere()

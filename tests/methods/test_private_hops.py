@@ -69,6 +69,15 @@ class Observer:
         return output
 
 
+class Interrupted(Observer):
+    """Stops a run after its first release."""
+
+    def release(self, release, output):
+        if len(self.seen) == 1:
+            raise ZeroDivisionError
+        return super().release(release, output)
+
+
 def observed(work):
     observer = Observer()
     with observed_by(observer):
@@ -199,6 +208,32 @@ class TestFit:
             PrivateHops().fit(data, mixed)
         assert ledger.entries() == []
 
+    def test_a_convolution_beside_other_rows_is_refused_before_the_charge(self, ledger, graph, x):
+        data = to_pyg(graph)
+        beside = data.x + GCNConv(WIDTH, WIDTH)(data.x, data.edge_index)
+        with pytest.raises(PrivacyError, match="computed without edges"):
+            PrivateHops().fit(data, beside)
+        assert ledger.entries() == []
+
+    def test_an_interrupted_fit_leaves_no_card_of_an_earlier_one(self, ledger, graph):
+        hops = PrivateHops().fit(graph, announce=quiet)
+        with observed_by(Interrupted()), pytest.raises(ZeroDivisionError):
+            hops.fit(graph, announce=quiet)
+        with pytest.raises(NotFittedError):
+            hops.transform()
+
+    def test_the_curator_reads_people_with_a_budget_without_spending_it_on_record_alone(
+        self, ledger, graph
+    ):
+        terms = {"level": "edge", "relation": "undirected", "epsilon": 4.0, "delta": 1e-3}
+        ledger.grant("people", People.of(graph), **terms)
+        free = PrivateHops(level="none", epsilon=float("inf"))
+        with pytest.raises(PrivacyError, match="curator_only"):
+            free.fit(graph)
+        free.fit(graph, curator_only="to see what noise costs")
+        (access,) = ledger.entries()
+        assert (access.reason, access.epsilon) == ("to see what noise costs", 0.0)
+
     @pytest.mark.parametrize(("protects", "events"), [("any", 2), ("each", 4)])
     def test_every_edge_type_has_its_own_chain_and_its_price(self, ledger, protects, events):
         graph = unlike_types()
@@ -213,12 +248,6 @@ class TestFit:
     def test_an_interrupted_run_goes_on_without_drawing_or_paying_again(
         self, ledger, graph, tmp_path
     ):
-        class Interrupted(Observer):
-            def release(self, release, output):
-                if len(self.seen) == 1:
-                    raise ZeroDivisionError
-                return super().release(release, output)
-
         hops, folder = PrivateHops(hops=2), tmp_path / "unfinished"
         first, again = (Checkpoint(folder, ledger=None, resume=resume) for resume in (False, True))
         with observed_by(Interrupted()), pytest.raises(ZeroDivisionError):
@@ -263,6 +292,14 @@ class TestNodeLevel:
         x[3], x[7, 0] = float("nan"), float("inf")
         seen, _ = observed(lambda: PrivateHops(level="node", epsilon=8.0).fit(graph, x))
         assert all(np.isfinite(one.value).all() for one in seen)
+
+    def test_a_row_with_one_bad_cell_sends_nothing(self, ledger, graph, x):
+        x[3, 1] = float("nan")
+        options = {"level": "node", "epsilon": 8.0, "hops": 1, "max_degree": NODES}
+        seen, _ = observed(lambda: PrivateHops(**options).fit(graph, x, announce=quiet))
+        sent = row_normalise(torch.where(torch.isfinite(x).all(dim=1, keepdim=True), x, 0.0))
+        sums = graph.adjacency().toarray().T @ sent.numpy()
+        assert np.allclose(seen[0].value, sums, atol=1e-2)
 
     @pytest.mark.parametrize("level", ["edge", "node"])
     def test_noise_is_secret_and_never_the_same_twice(self, ledger, graph, x, level):
@@ -334,6 +371,28 @@ class TestTransform:
         assert all(map(torch.equal, hops.transform(other), z))
         assert len(ledger.entries()) == 2
 
+    def test_a_charged_graph_is_on_the_card_whatever_stops_its_release(self, ledger, graph):
+        other = generate(num_nodes=NODES, mean_degree=6, num_features=WIDTH, num_classes=3, seed=7)
+        hops = PrivateHops().fit(graph, announce=quiet)
+        with observed_by(Interrupted()), pytest.raises(ZeroDivisionError):
+            hops.transform(other, announce=quiet)
+        charged = [one.id for one in ledger.entries()]
+        assert [one.charge_id for one in hops.card_.releases] == charged
+
+    def test_what_no_card_can_list_is_refused_before_it_is_charged(self, ledger, graph):
+        other = generate(num_nodes=NODES, mean_degree=6, num_features=WIDTH, num_classes=3, seed=7)
+        hops = PrivateHops(level="node", epsilon=8.0).fit(graph, announce=quiet)
+        hops.set_params(relation="replace")
+        with pytest.raises(PrivacyError, match="must be of one relation"):
+            hops.transform(other)
+        assert len(ledger.entries()) == 1
+
+    def test_an_automatic_delta_is_that_of_the_graph_that_is_read(self, ledger, graph):
+        hops = PrivateHops().fit(graph, announce=quiet)
+        larger = generate(num_nodes=900, mean_degree=20, num_features=WIDTH, num_classes=3)
+        assert hops.card_.delta == 1e-4
+        assert hops.guarantee(larger).delta == 1e-5
+
     def test_another_width_or_other_edge_types_are_refused_before_the_charge(self, ledger, graph):
         hops = PrivateHops().fit(graph)
         wide = generate(num_nodes=NODES, mean_degree=6, num_features=9, num_classes=3)
@@ -398,6 +457,14 @@ class TestFolder:
         assert len(list((folder / "hops").glob("*.parquet"))) == 2
         assert all(map(torch.equal, loaded.transform(other), z))
         assert loaded.card_.composed_epsilon == hops.card_.composed_epsilon
+
+    @pytest.mark.parametrize("protects", ["any", "each"])
+    def test_rows_of_several_edge_types_are_loaded_again(self, ledger, tmp_path, protects):
+        graph = unlike_types()
+        hops = PrivateHops(edge_types=protects).fit(graph, announce=quiet)
+        hops.save(tmp_path / "rows")
+        loaded = PrivateHops.load(tmp_path / "rows")
+        assert all(map(torch.equal, loaded.transform(graph), hops.transform()))
 
     def test_rows_are_no_model_and_a_model_is_no_rows(self, saved):
         _, folder = saved

@@ -165,6 +165,8 @@ def test_a_replica_depends_on_its_own_seed_alone() -> None:
     [
         (lambda: nn.Sequential(nn.Linear(WIDTH, OUT), nn.BatchNorm1d(OUT)), r"nn\.LayerNorm"),
         (lambda: nn.Sequential(nn.Linear(WIDTH, OUT), nn.Dropout(0.5)), "leave it out"),
+        (lambda: nn.Sequential(nn.Linear(WIDTH, OUT), nn.AlphaDropout(0.1)), "leave it out"),
+        (lambda: nn.Sequential(nn.Linear(WIDTH, OUT), nn.SyncBatchNorm(OUT)), r"nn\.LayerNorm"),
     ],
 )
 def test_what_mixes_people_or_draws_by_place_is_refused_at_node_level(build, reason) -> None:

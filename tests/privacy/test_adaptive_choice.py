@@ -7,6 +7,7 @@ NodeLabelGAP releases a noisy mean degree and shares out the rest of its budget 
 from __future__ import annotations
 
 import itertools
+import json
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,16 @@ def test_once_chosen_renyi_accounting_and_the_attacker_know_of_all_options():
         chosen = one.after(FIRST, whole)
         assert chosen.rdp_epsilon() == whole.rdp_epsilon()
         assert chosen.attack_bounds() == whole.attack_bounds()
+
+
+def test_a_chosen_option_that_is_read_back_still_knows_of_all_options():
+    options = [option(*events) for events in OF_OPTIONS]
+    whole = Guarantee.one_of(FIRST, options)
+    for one in options:
+        chosen = one.after(FIRST, whole)
+        read = Guarantee.from_dict(json.loads(json.dumps(chosen.to_dict())))
+        assert read.charged == whole.events
+        assert read.attack_bounds() == chosen.attack_bounds()
 
 
 def test_once_chosen_the_first_release_and_this_option_are_stated_at_the_price_of_the_whole():

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from gapgnn.errors import InputError, PrivacyError
+from gapgnn.privacy import AddRemove, DegreeBounded
 from gapgnn.privacy.accounting.events import Gaussian
 from gapgnn.privacy.mechanisms import (
+    PrivateAggregation,
     backends,
     hop_mechanisms,
     quantise_rows,
@@ -324,6 +326,14 @@ def test_two_repeats_may_not_have_one_key():
     for keys in ([KEY, NoiseKey.insecure(0)], []):
         with pytest.raises(PrivacyError, match="`keys` must be one different key per repeat"):
             private(random_graph(), keys=keys)
+
+
+def test_the_key_that_cuts_lists_draws_no_noise():
+    """Whoever learned which entries were cut would know something of the noise."""
+    cut = DegreeBounded(random_graph(directed=True), 5, KEY)
+    with pytest.raises(PrivacyError, match="must differ from the key that lists are cut by"):
+        PrivateAggregation(cut, AddRemove(), noise_multiplier=2.0, keys=[NoiseKey.insecure(0)])
+    PrivateAggregation(cut, AddRemove(), noise_multiplier=2.0, keys=[NoiseKey.insecure(1)])
 
 
 def test_options_that_would_break_the_stated_sensitivity_are_refused():

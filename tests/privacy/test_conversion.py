@@ -214,6 +214,31 @@ def test_a_response_is_counted_as_often_as_it_happened():
     assert library.get_epsilon(1e-12) == pytest.approx(2.0, rel=1e-3)
 
 
+@pytest.mark.parametrize("relation", ["add-remove", "replace"])
+@pytest.mark.parametrize(
+    "event",
+    [
+        Gaussian(2.0, count=3),
+        Laplace(3.0, count=2),
+        PoissonGaussian(1.0, sampling_rate=0.1, steps=5),
+        MixtureOfGaussians(4.0, (0.0, 1.0, 3.0), (0.9, 0.09, 0.01), steps=7),
+        RandomisedResponse(0.2, 0.2, count=4),
+        LabelResponse.of(0.5, 5),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_an_event_comes_back_as_often_and_as_noisy_as_it_went(event, relation):
+    back = from_dp_accounting(to_dp_accounting([event], relation=relation), relation=relation)
+    assert_same_events(compose(back), compose(event))
+
+
+def test_an_event_composed_with_itself_in_a_composition_with_itself_is_counted_for_both():
+    step = dp_event.PoissonSampledDpEvent(0.1, dp_event.GaussianDpEvent(2.0))
+    epoch = dp_event.ComposedDpEvent([dp_event.SelfComposedDpEvent(step, 10), step])
+    (first, second) = from_dp_accounting(dp_event.SelfComposedDpEvent(epoch, 3))
+    assert (first.steps, second.steps) == (30, 3)
+
+
 @pytest.mark.parametrize(
     ("event", "reason"),
     [
@@ -288,6 +313,13 @@ def test_a_composition_keeps_groups_apart_and_counts_events_without_a_count():
         others,
     ]
     assert compose(OnceEvent(), OnceEvent()) == [OnceEvent(), OnceEvent()]
+
+
+def test_a_composition_keeps_the_options_of_a_choice_apart():
+    chosen = [Gaussian(1.0, option=1), Gaussian(2.0, option=2), Gaussian(2.0, option=2)]
+    whole = compose(chosen, Laplace(4.0))
+    assert [getattr(event, "option", 0) for event in whole] == [1, 2, 0]
+    assert epsilon(whole, 1e-5) == pytest.approx(epsilon([*chosen, Laplace(4.0)], 1e-5), rel=1e-9)
 
 
 @dataclass(frozen=True)

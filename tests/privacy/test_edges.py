@@ -11,6 +11,7 @@ from scipy import stats
 from gapgnn.errors import InputError
 from gapgnn.graph import csr
 from gapgnn.graph.graph import Graph
+from gapgnn.privacy import Undirected
 from gapgnn.privacy.mechanisms import edges
 from gapgnn.privacy.mechanisms.edges import PERTURBATIONS, Cells, perturb_edges, perturbation_events
 from gapgnn.privacy.mechanisms.noise import NoiseSource
@@ -175,6 +176,33 @@ def test_a_whole_edge_of_a_directed_graph_is_two_bits_that_share_the_budget():
     assert (cells.count, cells.bits_per_edge) == (72, 2)
     response = perturbation_events("edgerand", 3.0, bits_per_edge=2)[0]
     assert (response.count, response.pair("directed").pure_epsilon) == (2, pytest.approx(1.5))
+
+
+@pytest.mark.parametrize("perturbation", ["arr", "edgerand"])
+@pytest.mark.parametrize(("directed", "bits"), [(True, 2), (False, 1)])
+def test_every_bit_of_an_edge_is_answered_with_its_own_part_of_the_budget(
+    perturbation, directed, bits, monkeypatch
+):
+    budgets, real = [], edges.response_probabilities
+
+    def watched(epsilon, density=None):
+        budgets.append(epsilon)
+        return real(epsilon, density)
+
+    monkeypatch.setattr(edges, "response_probabilities", watched)
+    graph = random_graph(40, 400, directed=directed)
+    perturb_edges(
+        graph,
+        perturbation=perturbation,
+        epsilon=4.0,
+        relation="undirected",
+        key=NoiseKey.insecure(0),
+    )
+    *_, response = perturbation_events(perturbation, 4.0, bits_per_edge=bits)
+    assert response.times == bits
+    priced = response.pair(Undirected()).pure_epsilon
+    assert budgets
+    assert budgets == pytest.approx([priced] * len(budgets), rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from gapgnn.privacy.accounting.accountants import account
 from gapgnn.privacy.accounting.events import Gaussian
 from gapgnn.privacy.accounting.pairs import GaussianPair
 from gapgnn.privacy.accounting.pld import _discretise
-from gapgnn.privacy.dpsgd import PrivateStep, ghost
+from gapgnn.privacy.dpsgd import PrivateStep, ghost, shared_nodes
 from gapgnn.privacy.dpsgd.flat import FlatParameters, FlatSGD
 from gapgnn.privacy.dpsgd.ghost import record_linears
 from gapgnn.privacy.dpsgd.shared_nodes import Members, SharedLayer, SharedParts
@@ -185,6 +185,24 @@ def test_the_norm_of_an_example_is_that_of_its_gradient(variant):
         gradients = torch.autograd.grad(plain[node], list(model.parameters()), retain_graph=True)
         wanted = math.sqrt(sum(float(g.square().sum()) for g in gradients))
         assert float(norms[node]) == pytest.approx(wanted, rel=1e-4)
+
+
+def test_norms_and_sums_are_the_same_however_few_examples_are_added_up_at_once(monkeypatch):
+    arcs = [(u, v) for u in range(40) for v in range(40) if u != v and (3 * u + 5 * v) % 7 < 4]
+    graph, model = people(40, arcs), network()
+    labels = torch.tensor(graph.labels).unsqueeze(0)
+
+    def found():
+        with record_linears() as tape:
+            losses = cross_entropy(model(examples_of(graph, 20)[0].all()), labels)
+        norms = ghost.squared_norms(tape, ghost.output_gradients(tape, losses)).detach()
+        return norms, clipped_sum(graph, range(40), 20, model)
+
+    whole = found()
+    # Chunks of a few examples, and of a few slots.
+    monkeypatch.setattr(shared_nodes, "PRODUCTS_AT_ONCE", 1 << 10)
+    for one, other in zip(found(), whole, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("rate", "degree"), [(0.02, 100), (0.5, 3), (1.0, 4), (0.001, 400)])

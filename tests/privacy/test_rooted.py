@@ -178,6 +178,17 @@ def test_a_step_of_one_clip_would_not_cover_examples_that_turn_around():
     assert found < delta_of(covered, 1.5)
 
 
+def test_an_exchanged_record_may_turn_around_the_examples_of_the_old_and_of_the_new_one():
+    """Two roots that the old record enters, two that the new one does, and that person's own."""
+    here, there = np.array([1.0, 0.0]), np.array([-1.0, 0.0])
+    sides = mixtures([1.0] * 5, [here] * 5, [there] * 5, [there] * 5, np.zeros(2))
+    case = event(1.0, reach=(2,), own=1)
+    for epsilon in (0.5, 1.5):
+        found = plane_delta(*sides, epsilon, 1.0)
+        assert delta_of(case.pair(AddRemove()), epsilon) < found - 1e-2
+        assert delta_of(case.pair(Replace()), epsilon) == pytest.approx(found, abs=1e-3)
+
+
 def survivals(arcs, keep):
     """The probability for each node but 0 to be reached from 0 along two kept arcs at most."""
     reached = {}

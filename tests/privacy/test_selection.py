@@ -9,9 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from dp_accounting import NeighboringRelation
+from dp_accounting.dp_event import SelfComposedDpEvent
 from dp_accounting.rdp import RdpAccountant
 
-from gapgnn.accounting import Gaussian, PoissonGaussian, PrivateSelection, delta, epsilon
+from gapgnn.accounting import (
+    Gaussian,
+    Laplace,
+    PoissonGaussian,
+    PrivateSelection,
+    delta,
+    epsilon,
+)
 from gapgnn.errors import InputError, PrivacyError
 from gapgnn.privacy import AddRemove, Undirected
 from gapgnn.privacy.accounting import (
@@ -300,9 +308,19 @@ class TestEvent:
         assert delta([best, hop], both, relation="undirected") <= 1e-6
 
     @pytest.mark.parametrize("number", [NUMBERS[0], NUMBERS[4]], ids=str)
-    def test_dp_accounting_has_it_too(self, number):
+    @pytest.mark.parametrize("relation", ["add-remove", "replace"])
+    def test_dp_accounting_has_it_too(self, number, relation):
         event = selection(((Gaussian(6.0, count=2),),), number)
-        assert from_dp_accounting(to_dp_accounting([event])) == [event]
+        converted = to_dp_accounting([event], relation=relation)
+        assert from_dp_accounting(converted, relation=relation) == [event]
+        # There noise counts in the norm of one record, here in the distance of two.
+        (inner,) = converted.events[0].event.events
+        assert inner.event.noise_multiplier == (12.0 if relation == "replace" else 6.0)
+
+    def test_several_selections_of_dp_accounting_are_as_many_here(self):
+        event = selection((ONE,), NUMBERS[0])
+        converted = SelfComposedDpEvent(to_dp_accounting([event]), 3)
+        assert from_dp_accounting(converted) == [event] * 3
 
     def test_what_dp_accounting_lacks_is_refused(self):
         with pytest.raises(InputError, match="binomial"):
@@ -312,6 +330,22 @@ class TestEvent:
         coin = Finite((0.6, 0.4), (0.4, 0.6))
         event = selection(((coin,),), CandidateNumber.geometric(10.0))
         assert epsilon([event], 0.0) == pytest.approx(3 * math.log(1.5))
+
+    @pytest.mark.parametrize("noise", [(10.0, 2.0), (2.0, 3.0)])
+    @pytest.mark.parametrize("event_class", [Gaussian, Laplace])
+    def test_it_costs_what_its_dearest_setting_does_wherever_that_stands(self, event_class, noise):
+        """Settings are ordered as texts: that of the least noise is the last one or the first."""
+        both = selection(tuple((event_class(one),) for one in noise), NUMBERS[0])
+        dearest = selection(((event_class(2.0),),), NUMBERS[0])
+        assert both.candidates.index((event_class(2.0),)) == noise.index(2.0)
+        if event_class is Laplace:
+            assert epsilon([both], 0.0) == epsilon([dearest], 0.0) == pytest.approx(1.5)
+        price = epsilon([dearest], 1e-6)
+        assert price * (1 - 1e-9) <= epsilon([both], 1e-6) <= price * 1.01
+
+    def test_all_settings_are_calibrated(self):
+        louder = selection(((Gaussian(1.0),), (Gaussian(2.0),)), NUMBERS[0]).scaled(3.0)
+        assert louder.candidates == ((Gaussian(3.0),), (Gaussian(6.0),))
 
     def test_batches_of_one_group_and_hops_of_another_are_priced_by_the_dearer_one(self):
         training = PoissonGaussian(2.0, sampling_rate=0.1, steps=20, group="training")

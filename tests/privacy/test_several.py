@@ -77,6 +77,28 @@ COMPOSITIONS: dict[str, list[Event]] = {
 }
 
 
+@pytest.mark.parametrize("people", [2, 3])
+def test_everybody_answers_once_in_every_response_to_labels(people: int) -> None:
+    found = group_epsilon([LabelResponse.of(0.5, 3)], DELTA, people=people)
+    # Everybody's answer may be the likeliest one: no smaller epsilon holds beyond that chance.
+    assert found == pytest.approx(0.5 * people, rel=1e-3)
+
+
+def test_several_people_are_in_the_batches_of_all_steps() -> None:
+    """At rate 1 everybody is in every batch, so that nine steps are nine whole answers."""
+    steps = [PoissonGaussian(8.0, sampling_rate=1.0, steps=9)]
+    found = group_epsilon(steps, DELTA, people=2)
+    assert found == pytest.approx(epsilon([Gaussian(4.0, count=9)], DELTA), rel=1e-9)
+
+
+@pytest.mark.parametrize("noise", [(9.0, 2.0), (2.0, 9.0)])
+def test_of_an_adaptive_choice_the_dearest_option_counts_for_several_people_too(noise) -> None:
+    first, second = noise
+    events = [Gaussian(first, option=1), Gaussian(second, option=2)]
+    found = group_epsilon(events, DELTA, people=2)
+    assert found == pytest.approx(epsilon([Gaussian(1.0)], DELTA), rel=1e-9)
+
+
 @pytest.mark.parametrize("events", COMPOSITIONS.values(), ids=COMPOSITIONS)
 def test_more_people_cost_more_and_one_costs_what_is_stated(events: list[Event]) -> None:
     found = [group_epsilon(events, DELTA, people=people) for people in (1, 2, 3)]

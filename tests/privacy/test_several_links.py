@@ -32,7 +32,12 @@ from gapgnn.privacy import (
     squared_growth,
     strictest,
 )
-from gapgnn.privacy.accounting import Gaussian, account, gaussian_epsilon
+from gapgnn.privacy.accounting import (
+    Gaussian,
+    RandomisedResponse,
+    account,
+    gaussian_epsilon,
+)
 from gapgnn.privacy.card import PrivacyCard, guarantee_sentence
 from gapgnn.privacy.ledger import People
 from gapgnn.privacy.ledger.amounts import Amount
@@ -531,3 +536,12 @@ def test_a_ledger_knows_one_link_by_its_one_name(ledger):
     )
     assert budget.relation == "undirected"
     charge(ledger, people, "undirected")
+
+
+def test_a_whole_edge_costs_twice_a_pure_release_of_its_two_bits():
+    graph = social_graph(num_nodes=30, mean_degree=4)
+    bit = RandomisedResponse.symmetric(1.5, label="bits")
+    promise = Guarantee.pure(graph, [bit], relation=Directed(), epsilon=1.5, delta="auto")
+    assert promise.undirected_epsilon() == pytest.approx(3.0)
+    whole = Guarantee.pure(graph, [bit], relation=Undirected(), epsilon=1.5, delta="auto")
+    assert whole.undirected_epsilon() is None

@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from gapgnn.errors import InputError
-from gapgnn.privacy import parse_relation
+from gapgnn.privacy import AddRemove, Guarantee, parse_relation
 from gapgnn.privacy.accounting import (
     AttackBounds,
     Event,
@@ -267,3 +267,14 @@ def test_a_guarantee_bounds_the_attacker_where_it_is_tighter() -> None:
 def test_bounds_that_bound_nothing_real_are_refused(values: tuple[Any, ...]) -> None:
     with pytest.raises(InputError):
         AttackBounds(*values)
+
+
+def test_an_attacker_reaches_no_more_than_the_stated_epsilon_and_delta_allow() -> None:
+    """Where a price is proved that the curve of the events does not show."""
+    events = (Gaussian(0.1, label="hop"),)
+    stated = Guarantee(AddRemove(), 1.0, 1e-6, False, 0, 0.1, "proved", events)
+    found = stated.attack_bounds()
+    assert found is not None
+    assert attack_bounds(events, relation="add-remove").guess > 0.99
+    assert found.guess == pytest.approx(1 - (1 - 1e-6) / (1 + math.e))
+    assert reached(found) == pytest.approx([math.e * alpha + 1e-6 for alpha in ALPHAS])
