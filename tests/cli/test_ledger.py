@@ -25,6 +25,7 @@ from gapgnn.graph.datasets import load as datasets
 from gapgnn.privacy import Guarantee, resolve_relation
 from gapgnn.privacy.accounting import (
     Gaussian,
+    Laplace,
     PoissonGaussian,
     account,
     calibrate,
@@ -207,6 +208,29 @@ def test_a_known_population_is_granted_anew_by_its_name_and_keeps_the_rest(run, 
     assert (changed["composition"], changed["people"]) == ("renyi", 1000)
 
 
+def test_watch_warns_of_what_is_nearly_spent_or_over_and_of_nothing_else(
+    run, ledger, today
+) -> None:
+    """Epsilon or delta at exactly the share, or a last day that is over; today is still in time."""
+    terms = {"level": "edge", "relation": "undirected", "composition": "sum"}
+    days = {"over": -1, "last day": 0, "fresh": 1}
+    spent = {"epsilon": (0.8, 1e-6), "delta": (0.1, 9e-6), "less": (0.79, 7e-6)}
+    for number, name in enumerate((*days, *spent)):
+        until = (today + timedelta(days=days[name])).isoformat() if name in days else None
+        who = people(500 + number)
+        ledger.grant(name, who, **terms, epsilon=1, delta=1e-5, until=until)
+        if name in spent:
+            epsilon, delta = spent[name]
+            stated = {"level": "edge", "relation": "undirected", "events": [], "purpose": "fit"}
+            ledger.charge(who, **stated, epsilon=epsilon, delta=delta)
+    code, out, _ = run("watch", "--warn-at", "0.8", "--json")
+    rows = {row["population"]: row for row in json.loads(out)["budgets"]}
+    assert code == 1
+    assert {name for name, row in rows.items() if row["warns"]} == {"over", "epsilon", "delta"}
+    assert {name for name, row in rows.items() if row["has_ended"]} == {"over"}
+    assert (rows["epsilon"]["share"], rows["delta"]["share"]) == (0.8, pytest.approx(0.9))
+
+
 def test_a_sum_of_pure_epsilons_stays_one(run) -> None:
     run(*CUSTOMERS, "--composition", "sum", "--delta", "0")
     again = asked(run, "grant", "customers", "--epsilon", "8")["budget"]
@@ -223,6 +247,16 @@ def test_a_registered_data_set_is_granted_by_its_name_and_relation(run, ledger) 
     assert (node["relation"], node["composition"]) == ("add-remove", "renyi")
     fit(ledger, People.of(tiny("tiny")), epsilon=0.5)
     assert [row["charges"] for row in asked(run)["budgets"]] == [1, 0, 0]
+
+
+def test_what_is_spent_is_shown_rounded_up_and_what_is_left_rounded_down(run, ledger) -> None:
+    terms = {"level": "edge", "relation": "undirected"}
+    ledger.grant("few", people(1), **terms, epsilon=4, delta=1e-3, composition="sum")
+    spent = {"epsilon": 0.123411, "delta": 1.23411e-5}
+    ledger.charge(people(1), **terms, **spent, events=[], purpose="by hand")
+    cells = run()[1].splitlines()[1].split()
+    assert "0.1235 / 1.235e-05" in " ".join(cells)
+    assert "3.876 / 0.0009876" in " ".join(cells)
 
 
 def test_a_data_sets_name_given_to_other_people_is_refused(run, ledger) -> None:
@@ -295,7 +329,7 @@ def test_show_lists_an_uncharged_look_with_its_reason(run, ledger) -> None:
 
 @pytest.fixture
 def today(monkeypatch) -> date:
-    """The day on which the test begins, for forecasts too: midnight may come in the middle."""
+    """The day on which the test begins, for commands too: midnight may come in the middle."""
     day = date.today()
 
     class Held(date):
@@ -303,7 +337,8 @@ def today(monkeypatch) -> date:
         def today(cls) -> date:
             return day
 
-    monkeypatch.setattr("gapgnn.privacy.ledger.forecast.date", Held)
+    for module in ("gapgnn.privacy.ledger.forecast", "gapgnn.cli.ledger"):
+        monkeypatch.setattr(f"{module}.date", Held)
     return day
 
 
@@ -546,6 +581,45 @@ def test_each_budget_is_composed_of_its_own_charges(run, ledger) -> None:
     for row in rows:
         alone = account([Gaussian(noise[row["level"]])], 1e-5, relation=row["relation"]).epsilon
         assert row["composed_epsilon"] == pytest.approx(alone, rel=1e-6)
+
+
+@pytest.mark.parametrize("delta", [1e-5, 0.0], ids=["gaussian", "pure"])
+def test_repeats_of_one_charge_are_composed_as_so_many_charges(run, ledger, delta) -> None:
+    event = Gaussian(8.0) if delta else Laplace(1.0)
+    stated = {"level": "edge", "relation": "undirected", "events": [event.to_dict()]}
+    stated |= {"epsilon": 3.0, "delta": delta, "purpose": "fit"}
+    ledger.charge(people(1), **stated, count=3)
+    for _ in range(3):
+        ledger.charge(people(70), **stated)
+    rows = {row["population"]: row for row in asked(run)["budgets"] if row["charges"]}
+    repeated, single = (row["composed_epsilon"] for row in rows.values())
+    alone = account([event], delta, relation="undirected").epsilon
+    assert repeated == pytest.approx(single, rel=1e-6)
+    assert repeated > 1.5 * alone
+
+
+def test_charges_under_a_weaker_relation_are_not_composed_by_their_sum(run, ledger) -> None:
+    """An edge is two arcs: twice the epsilon that was stated for one of them."""
+    stated = {"level": "edge", "relation": "directed", "epsilon": 0.5, "delta": 0.0}
+    ledger.charge(people(1), **stated, events=[], purpose="by hand")
+    terms = {"level": "edge", "relation": "undirected", "epsilon": 4, "delta": 1e-5}
+    ledger.grant("customers", **terms, composition="sum")
+    (row,) = asked(run)["budgets"]
+    assert row["composed_epsilon"] == row["spent_epsilon"] == 1.0
+
+
+def test_hops_under_a_weaker_relation_are_composed_by_the_sensitivity_of_the_budgets(
+    run, ledger
+) -> None:
+    stated = {"level": "edge", "relation": "directed", "epsilon": 2.0, "delta": 1e-5}
+    ledger.charge(people(1), **stated, events=[Gaussian(4.0).to_dict()], purpose="fit")
+    terms = {"level": "edge", "relation": "undirected", "epsilon": 8, "delta": 1e-5}
+    ledger.grant("customers", **terms, composition="gaussian")
+    (row,) = asked(run)["budgets"]
+    # An edge is two arcs, and a symmetrised sum moves by twice as much: half the noise.
+    own = account([Gaussian(4.0 / 2)], 1e-5, relation="undirected").epsilon
+    assert row["composed_epsilon"] == pytest.approx(own, rel=1e-6)
+    assert own > 1.3 * account([Gaussian(4.0)], 1e-5, relation="undirected").epsilon
 
 
 def test_a_charge_that_does_not_say_what_it_bought_is_composed_by_its_sum(run, ledger) -> None:

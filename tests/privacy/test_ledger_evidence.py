@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -236,6 +237,128 @@ def test_a_grant_of_two_people_counts_when_the_second_has_signed(
     ledger.approve(max(ledger.proposals()))
     assert ledger.setting("two-person-grants") == "off"
     assert ledger.problems() == []
+
+
+def test_a_new_key_of_a_signer_is_signed_by_the_old_one_and_both_keep_their_entries(
+    ledger: Ledger, as_signer: Callable[[str], None], tmp_path: Path
+) -> None:
+    as_signer("ann")
+    ledger.set("require-signatures", "on")
+    ledger.add_signer("ann", make_key(tmp_path / "new.pem"))
+    assert ledger.chain()[-1].signer == "ann"
+    with pytest.raises(PrivacyError, match="Got an unknown one"):
+        charge(ledger)
+    as_signer("new")
+    charge(ledger)
+    assert ledger.chain()[-1].signer == "ann"
+    assert ledger.problems() == []
+
+
+@pytest.mark.parametrize("required", ["off", "on"])
+def test_nobody_takes_a_signers_name_over_by_registering_a_key_for_it(
+    ledger: Ledger, as_signer: Callable[[str], None], tmp_path: Path, required: str
+) -> None:
+    as_signer("ann")
+    ledger.set("require-signatures", required)
+    before, stolen = ledger.signers(), make_key(tmp_path / "stolen.pem")
+    for name in ("stolen", ""):
+        as_signer(name)
+        with pytest.raises(PrivacyError, match=r"Got an unknown one|registered by a signer"):
+            ledger.add_signer("ann", stolen)
+    assert ledger.signers() == before
+
+
+@on_a_file
+def test_where_signatures_are_required_a_new_signer_is_registered_by_a_known_one(
+    ledger: Ledger, as_signer: Callable[[str], None], tmp_path: Path
+) -> None:
+    zoe, joe = (make_key(tmp_path / f"{name}.pem") for name in ("zoe", "joe"))
+    as_signer("zoe")
+    ledger.add_signer("zoe", zoe)
+    assert ledger.chain()[-1].signer == "zoe"
+    ledger.set("require-signatures", "on")
+    as_signer("joe")
+    with pytest.raises(PrivacyError, match="Got an unknown one"):
+        ledger.add_signer("joe", joe)
+    as_signer("zoe")
+    ledger.add_signer("joe", joe)
+    as_signer("joe")
+    charge(ledger)
+    assert [entry.signer for entry in ledger.chain()[-3:]] == ["zoe", "zoe", "joe"]
+    assert ledger.problems() == []
+
+
+@on_a_file
+@pytest.mark.parametrize("key", ["stolen", ""])
+def test_a_name_that_was_taken_over_is_found(
+    ledger: Ledger,
+    as_signer: Callable[[str], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    key: str,
+) -> None:
+    """The owner changes the program, which then asks no signer for a new key of ann's."""
+    stolen = make_key(tmp_path / "stolen.pem")
+    monkeypatch.setattr(
+        "gapgnn.privacy.ledger.signing.own_signer", lambda db: "ann" if key else "nobody"
+    )
+    as_signer(key)
+    ledger.add_signer("ann", stolen)
+    (problem,) = ledger.problems()
+    assert re.search("is not signed by 'ann'|no signer signed it", problem)
+
+
+@on_a_file
+@pytest.mark.parametrize("name", ["mallory", "ann"])
+def test_a_key_of_anybody_takes_two_people_where_grants_do(
+    ledger: Ledger, as_signer: Callable[[str], None], tmp_path: Path, name: str
+) -> None:
+    as_signer("ann")
+    ledger.set("two-person-grants", "on")
+    before, another = ledger.signers(), make_key(tmp_path / "another.pem")
+    ledger.add_signer(name, another)
+    assert ledger.signers() == before
+    as_signer("bob")
+    ledger.approve(max(ledger.proposals()))
+    assert ledger.signers() == before | {name: another}
+    assert ledger.problems() == []
+
+
+@on_a_file
+def test_a_new_key_is_not_approved_by_the_one_it_replaces(
+    ledger: Ledger, as_signer: Callable[[str], None], tmp_path: Path
+) -> None:
+    as_signer("ann")
+    ledger.set("two-person-grants", "on")
+    ledger.add_signer("bob", make_key(tmp_path / "another.pem"))
+    as_signer("bob")
+    with pytest.raises(PrivacyError, match="Propose a new key of your own yourself"):
+        ledger.approve(max(ledger.proposals()))
+    assert len(ledger.proposals()) == 1
+
+
+@on_a_file
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda ledger, key: ledger.add_signer("zoe", key),
+        lambda ledger, key: ledger.set("require-grant", "on"),
+    ],
+    ids=["signer", "setting"],
+)
+def test_a_signer_or_setting_that_was_slipped_past_the_second_person_is_found(
+    ledger: Ledger,
+    as_signer: Callable[[str], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Ledger, str], None],
+) -> None:
+    as_signer("ann")
+    ledger.set("two-person-grants", "on")
+    monkeypatch.setattr("gapgnn.privacy.ledger.ledger.needs_two", lambda db: False)
+    change(ledger, make_key(tmp_path / "zoe.pem"))
+    (problem,) = ledger.problems()
+    assert "was not approved by a second signer" in problem
 
 
 @on_a_file

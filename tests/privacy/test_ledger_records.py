@@ -69,6 +69,17 @@ def test_naming_the_same_ids_another_population_warns_once_and_is_recorded(
         ledger.grant("thirds", people(0, 600, "third"), **BUDGET)
 
 
+def test_a_few_people_who_all_belong_to_another_population_are_a_large_overlap(
+    ledger: Ledger,
+) -> None:
+    """And so are the very same people and table that were read under their own name before."""
+    ledger.grant("customers", people(0, 1000), **BUDGET)
+    some = people(0, 5)
+    ledger.charge(some, **FIT)
+    with pytest.warns(LedgerNotice, match="'other' shares most ids .* 'default': 5"):
+        ledger.charge(People(some.ids, some.fingerprint, "other"), **FIT)
+
+
 def test_a_small_overlap_with_another_population_is_no_warning(ledger: Ledger) -> None:
     ledger.grant("customers", people(0, 1000), **BUDGET)
     with warnings.catch_warnings():
@@ -88,16 +99,22 @@ def set_clock(monkeypatch: pytest.MonkeyPatch, moment: datetime) -> None:
 
 
 @on_a_file
+@pytest.mark.parametrize("way", ["charge", "price"])
 def test_a_clock_set_back_does_not_open_a_budget_that_has_ended(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     start = datetime(2027, 11, 10, 12, tzinfo=timezone.utc)
     set_clock(monkeypatch, start)
     ledger.grant("customers", people(0, 10), **BUDGET, until="2027-11-15")
     ledger.charge(people(0, 10), **FIT)
     set_clock(monkeypatch, start + timedelta(days=10))
+    stated = {"level": FIT["level"], "relation": FIT["relation"], "releases": [(0.1, 0.0, [])]}
+    ask = {
+        "charge": lambda: ledger.charge(people(0, 10), **FIT),
+        "price": lambda: ledger.budgets_after(people(0, 10), **stated),
+    }[way]
     with pytest.raises(BudgetExceededError, match="ended on 2027-11-15"):
-        ledger.charge(people(0, 10), **FIT)
+        ask()
     set_clock(monkeypatch, start)
     with pytest.raises(BudgetExceededError, match="ended on 2027-11-15"):
         ledger.charge(people(0, 10), **FIT)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gapgnn import Graph
-from gapgnn.errors import BudgetExceededError, InputError, PrivacyError, UnavailableError
+from gapgnn.errors import (
+    BudgetExceededError,
+    InputError,
+    NotGrantedError,
+    PrivacyError,
+    UnavailableError,
+)
 from gapgnn.graph import encode_ids, siphash_128
 from gapgnn.graph.spelling import normalize_id
 from gapgnn.privacy.accounting import Gaussian, Laplace
@@ -248,6 +255,42 @@ def test_a_ledger_can_require_a_grant(ledger: Ledger) -> None:
         ledger.set("require-grant", "maybe")
     with pytest.raises(InputError, match="`setting` must be one of require-grant"):
         ledger.set("key", "00")
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_price_is_asked_of_every_population_before_it_is_charged(
+    ledger: Ledger, order: int
+) -> None:
+    for name, who, epsilon in (("rich", 1, 9.0), ("poor", 2, 1.0))[::order]:
+        grant(ledger, name, people(who), epsilon=epsilon)
+    asked: dict[str, Any] = {"level": "edge", "relation": "undirected"}
+    found = ledger.budgets_after(people(1, 2), **asked, releases=[(0.6, 0.0, [])])
+    assert {(now.population, after.left_epsilon) for now, after in found} == {
+        ("rich", 8.4),
+        ("poor", 0.4),
+    }
+    with pytest.raises(BudgetExceededError, match="The budget of poor"):
+        ledger.check_affordable(people(1, 2), **asked, releases=[(0.6, 0.0, [])] * 2)
+    assert ledger.entries() == []
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_access_without_a_charge_asks_the_budget_of_everybody_it_reads(
+    ledger: Ledger, order: int
+) -> None:
+    for name, who, level in (("links", 1, "edge"), ("records", 2, "node"))[::order]:
+        grant(ledger, name, people(who), level=level)
+    both = people(1, 2)
+    looks: dict[str, Any] = {"purpose": "features", "curator_only": None}
+    ledger.check_free(people(1), level="edge", **looks)
+    with pytest.raises(NotGrantedError, match="records has a budget at node level"):
+        ledger.check_free(both, level="edge", **looks)
+    with pytest.raises(PrivacyError, match="have a privacy budget"):
+        ledger.check_free(both, level="none", **looks)
+    assert ledger.entries() == []
+    ledger.check_free(both, level="none", **{**looks, "curator_only": "a look"})
+    logged = {(one.population, one.level, one.reason) for one in ledger.entries()}
+    assert logged >= {("links", "edge", "a look"), ("records", "node", "a look")}
 
 
 @on_a_file

@@ -4,7 +4,23 @@ from __future__ import annotations
 
 from gapgnn.errors import InputError
 from gapgnn.privacy.ledger.chain import MOVED_TO, columns, put_setting
-from gapgnn.privacy.ledger.store import Store, transaction
+from gapgnn.privacy.ledger.store import Connection, Store, transaction
+
+
+def check_empty(target: Store) -> None:
+    """Refuse a target that is closed, or in which something was granted, charged or noted."""
+    with transaction(target, writing=True) as db:
+        _check_empty(db, target)
+
+
+def _check_empty(db: Connection, target: Store) -> None:
+    for table in ("populations", "grants", "charges", "notes"):
+        (count,) = db.execute(f"SELECT count(*) FROM {table}").fetchone()
+        if count:
+            raise InputError(
+                f"a ledger is copied into an empty one. Got {target.name}, which has rows in "
+                f"{table}."
+            )
 
 
 def copy_ledger(source: Store, target: Store) -> None:
@@ -28,13 +44,7 @@ def copy_ledger(source: Store, target: Store) -> None:
     (True, [])
     """
     with transaction(source, writing=False) as old, transaction(target, writing=True) as new:
-        for table in ("populations", "grants", "charges", "notes"):
-            (count,) = new.execute(f"SELECT count(*) FROM {table}").fetchone()
-            if count:
-                raise InputError(
-                    f"a ledger is copied into an empty one. Got {target.name}, which has rows in "
-                    f"{table}."
-                )
+        _check_empty(new, target)
         for table, names in columns().items():
             if table == "settings":
                 continue

@@ -119,17 +119,24 @@ def broken_promises(db: Connection) -> list[str]:
         needs_two = state["two-person-grants"] == "on" and (
             entry.source == "grants" or what in ("setting", "signer")
         )
+        before, is_new = public_keys, True
         if what == "signer":
             name, public_key = about.rsplit(" ", 1)
-            public_keys[name] = public_key
+            is_new = name not in before
+            public_keys = {**before, name: public_key}
         elif what == "setting" and ": " in about:
             name, change = about.split(": ", 1)
             state[name] = change.rpartition(" to ")[2]
+        is_required = state["require-signatures"] == "on"
         if entry.signer:
-            if not is_signed(entry.link, public_keys.get(entry.signer, ""), entry.signature):
+            # A key counts from the next entry on, but for that of a new signer.
+            counting = public_keys if is_new and not is_required else before
+            if not is_signed(entry.link, counting.get(entry.signer, ""), entry.signature):
                 problems.append(f"entry {entry.seq} is not signed by {entry.signer!r}, as it says")
-        elif state["require-signatures"] == "on":
+        elif is_required:
             problems.append(f"entry {entry.seq} is not signed, and signatures were required")
+        elif not is_new:
+            problems.append(f"entry {entry.seq} is a new key of a signer, and no signer signed it")
         if needs_two and not _is_approved(entry, approvals, by_row):
             problems.append(f"entry {entry.seq} was not approved by a second signer")
     return problems

@@ -49,7 +49,7 @@ from gapgnn.privacy.ledger.chain import (
     secret_key,
     setting,
 )
-from gapgnn.privacy.ledger.copying import copy_ledger
+from gapgnn.privacy.ledger.copying import check_empty, copy_ledger
 from gapgnn.privacy.ledger.evidence import (
     Entry,
     Removal,
@@ -205,10 +205,12 @@ class Ledger:
     def move_to(self, other: Ledger) -> None:
         """Copy everything into an empty ledger, and close this one for good.
 
-        This one is closed first: of a move that was interrupted, neither can be charged until it is
-        repeated.
+        This one is closed before the first row is copied: of a move that was interrupted, neither
+        can be charged until it is repeated. Where the other one is not empty, nothing is closed.
         """
-        self._is_made()
+        for one in (self, other):
+            one._is_made()
+        check_empty(other.store)
         with transaction(self.store, writing=False) as db:
             place = setting(db, MOVED_TO)
         if place not in ("", other.name):
@@ -741,13 +743,19 @@ class Ledger:
                 _change_setting(db, name, value, Origin.here())
 
     def add_signer(self, name: str, public_key: str) -> None:
-        """Register who signs with a key, or a new key of somebody."""
+        """Register who signs with a key, or a new key of somebody, which a signer must sign."""
         check_population(name)
         public_key = signing.check_public_key(public_key)
         self.store.create(named=False)
         with transaction(self.store, writing=True) as db:
             if public_key in signing.signers(db).values():
                 raise InputError("a public key is one signer's. Got one that is registered.")
+            if name in signing.signers(db) and not signing.own_signer(db):
+                raise PrivacyError(
+                    f"a new key of {name!r} must be registered by a signer, or others could sign "
+                    f"as {name!r}. Name the file of the old private key, or of another signer's, "
+                    f"in {signing.VARIABLE}. Nothing was changed."
+                )
             if needs_two(db):
                 terms = {"action": "signer", "name": name, "public_key": public_key}
                 propose(db, terms, Origin.here())
@@ -783,6 +791,12 @@ class Ledger:
             elif action == "setting":
                 made = "notes", _change_setting(db, terms["name"], terms["value"], origin)
             else:
+                if terms["name"] == signing.own_signer(db):
+                    raise PrivacyError(
+                        f"proposal {number} must be approved by another signer than "
+                        f"{terms['name']!r}, whose key it replaces. Propose a new key of your own "
+                        "yourself, and let somebody else approve it."
+                    )
                 about = f"{terms['name']} {terms['public_key']}"
                 made = "notes", write_note(db, "signer", about, origin)
             about = json.dumps({"proposal": number, "source": made[0], "number": made[1]})

@@ -5,6 +5,10 @@ A *signer* is a name and an Ed25519 public key, registered by an entry of the ch
 the signature is of the entry's link, which covers the entry and all before it. With the setting
 ``require-signatures`` nothing is written without one.
 
+A key counts for the entries after the one that registers it. A new key of a known signer is
+therefore signed by the old one, or by another signer. Only a new signer may sign that entry with
+the key it registers, and not where signatures are required.
+
 Somebody who has the file of a ledger but no signer's key cannot add an entry in their name, nor
 change one that is signed.
 """
@@ -80,12 +84,21 @@ def own_signer(db: Connection) -> str:
     key = _own_key()
     if key is None:
         return ""
-    known = {public: name for name, public in signers(db).items()}
+    rows = db.execute(
+        "SELECT about FROM notes JOIN entries ON source = 'notes' AND number = notes.seq "
+        "WHERE kind = 'signer' ORDER BY notes.seq"
+    ).fetchall()
+    # Without those that this transaction registers, which have no entry yet.
+    registered: dict[str, str] = dict(about.rsplit(" ", 1) for (about,) in rows)
+    known = {public: name for name, public in registered.items()}
+    if chain.setting(db, "require-signatures") != "on":
+        known |= {public: name for name, public in signers(db).items() if name not in registered}
     name = known.get(_public(key))
     if name is None:
         raise PrivacyError(
-            f"the key of {VARIABLE} must be a signer's of this ledger. Got an unknown one: "
-            f"register it with `gapgnn ledger signer NAME {_public(key)}`. Nothing was released."
+            f"the key of {VARIABLE} must be a signer's of this ledger. Got an unknown one: a "
+            f"signer registers it with `gapgnn ledger signer NAME {_public(key)}`. Nothing was "
+            "released."
         )
     return name
 
@@ -93,7 +106,7 @@ def own_signer(db: Connection) -> str:
 def signature_for(db: Connection) -> chain.Sign | None:
     """Return what signs the entries of a transaction; None where this process does not sign.
 
-    It is asked when an entry is written, so that an entry may register its own signer.
+    It is asked when an entry is written, so that an entry may register its own new signer.
     """
     key = _own_key()
     is_required = chain.setting(db, "require-signatures") == "on"
