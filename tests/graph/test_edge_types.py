@@ -16,7 +16,7 @@ from weightcases import edge_type_graphs
 from gapgnn.errors import DataError, InputError
 from gapgnn.graph.convert import to_networkx, to_pyg, to_scipy
 from gapgnn.graph.graph import Graph
-from gapgnn.graph.store import open_store, store_graph
+from gapgnn.graph.store import InProcess, open_store, store_graph
 from gapgnn.graph.transforms import filter_classes, induced, join_edge_types, random_split
 
 
@@ -143,6 +143,30 @@ def test_a_store_with_another_edge_type_inside_is_refused(tmp_path):
     (tmp_path / "b" / inner).rename(tmp_path / "a" / inner)
     with pytest.raises(DataError, match=r"manifest\.json"):
         open_store(tmp_path / "a")
+
+
+def test_a_changed_byte_of_any_edge_type_is_found_when_a_store_is_opened(tmp_path):
+    names = ("calls", "likes", "visits")
+    graph = join_edge_types({name: one((0, 1), (2, 3)) for name in names})
+    store_graph(graph, tmp_path / "store", parts=2)
+    files = sorted((tmp_path / "store").rglob("arcs-*.parquet"))
+    assert len({file.parent for file in files}) == 3
+    for file in files:
+        whole = file.read_bytes()
+        changed = bytearray(whole)
+        changed[len(whole) // 2] ^= 1
+        file.write_bytes(changed)
+        with pytest.raises(DataError, match=file.name):
+            open_store(tmp_path / "store")
+        file.write_bytes(whole)
+    assert open_store(tmp_path / "store").fingerprint == graph.fingerprint
+
+
+def test_all_edge_types_of_a_store_are_processed_where_it_is_said(tmp_path):
+    store_graph(join_edge_types({"a": one((0, 1)), "b": one((1, 2))}), tmp_path / "s", parts=2)
+    executor = InProcess()
+    found = open_store(tmp_path / "s").with_executor(executor)
+    assert all(each.executor is executor for each in found.edge_types)
 
 
 def test_the_manifest_lists_edge_types_only_where_there_are_several(tmp_path):

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from tablecases import FRIENDS, PEOPLE, write
 
-from gapgnn.graph.convert import from_pyg, to_pyg
+from gapgnn.graph.convert import (
+    from_networkx,
+    from_pyg,
+    from_scipy,
+    to_networkx,
+    to_pyg,
+    to_scipy,
+)
 from gapgnn.graph.datasets.load import load_dataset
 from gapgnn.graph.graph import Graph
 from gapgnn.graph.store.build import build_store, store_graph
@@ -40,6 +47,8 @@ WAYS = {
     "columns": lambda graph, folder: align_features(graph, ("b", "a")),
     "change": lambda graph, folder: graph._replace(name="other"),
     "pyg": lambda graph, folder: from_pyg(to_pyg(graph)),
+    "networkx": lambda graph, folder: from_networkx(to_networkx(graph)),
+    "scipy": lambda graph, folder: from_scipy(**to_scipy(graph)),
     "store": through_store,
 }
 

@@ -93,6 +93,15 @@ def test_a_list_does_not_change_when_somebody_else_leaves():
         assert everybody[person] - {7} == without[person]
 
 
+def test_cut_lists_have_a_declared_direction_also_where_every_arc_has_its_reverse():
+    back = arcs(60)
+    both = data().clone()
+    both.edge_index, both.edge_attr = torch.cat([back, back.flip(0)], dim=1), None
+    assert not as_graph(both).is_directed
+    cut = as_graph(BoundDegree(COUNT, key=KEY)(both))
+    assert (cut.is_directed, "direction" in cut.inferred) == (True, False)
+
+
 def test_a_key_of_ones_own_decides_and_a_fresh_one_stays_for_every_call():
     given = data()
     cut = BoundDegree(3)
@@ -188,6 +197,29 @@ def test_weights_are_read_of_the_types_that_have_them():
     assert [one.is_weighted for one in graph.edge_types] == [True, False]
     with pytest.raises(DataError, match="attribute of an edge type"):
         from_pyg(given, weight="hours", weight_bounds=(0, 1))
+    with pytest.raises(InputError, match="`weight_bounds` must come with `weight`"):
+        from_pyg(given, weight_bounds=(0, 1))
+
+
+@pytest.mark.parametrize("place", ["nodes", "edge type"])
+def test_an_entry_of_who_left_keeps_its_slot_in_the_lists_of_an_edge_type(place):
+    calls, cut = ("person", "calls", "person"), BoundDegree(3, key=KEY)
+
+    def star(count: int) -> HeteroData:
+        found = HeteroData()
+        found["person"].ids = torch.arange(count) + 100
+        found["person"].num_nodes = count
+        found[calls].edge_index = torch.stack(
+            [torch.zeros(count - 1).long(), torch.arange(1, count)]
+        )
+        return found
+
+    everybody, left = star(10), star(6)
+    store = left["person"] if place == "nodes" else left[calls]
+    store.dangling = {0: [106, 107, 108, 109]}
+    listed = cut(everybody)[calls].edge_index[1].tolist()
+    assert any(one > 5 for one in listed)
+    assert cut(left)[calls].edge_index[1].tolist() == [one for one in listed if one <= 5]
 
 
 def test_several_node_types_are_refused_with_the_fix():

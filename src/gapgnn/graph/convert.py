@@ -135,6 +135,7 @@ def to_scipy(graph: Graph) -> dict[str, Any]:
         "self_loops": "keep" if graph.num_self_loops else "drop",
         "schema": graph.schema,
         "inferred": graph.inferred,
+        "population": graph.population,
         "preparation": graph.preparation,
         "weights": amounts_of(graph),
         "weight_bounds": graph.weight_bounds,

@@ -77,7 +77,9 @@ class BoundDegree(BaseTransform):  # type: ignore[misc]
         """Cut the lists of one edge type in place."""
         if arcs.get("edge_index") is None:
             raise DataError("`data` must have arcs in `edge_index`. Got none.")
-        kept = _kept(arcs.edge_index, nodes, self.max_degree, key)
+        # As conversions read it: of the edge type, or else of its nodes.
+        dangling = arcs.get("dangling", nodes.get("dangling"))
+        kept = _kept(arcs.edge_index, nodes, dangling, self.max_degree, key)
         for name in [name for name in arcs.keys() if arcs.is_edge_attr(name)]:  # noqa: SIM118
             arcs[name] = arcs[name][..., kept] if name == "edge_index" else arcs[name][kept]
         # What a conversion to a graph would otherwise infer from the arcs.
@@ -142,7 +144,7 @@ def _ids_of(nodes: Any) -> NDArray[Any]:
     return as_names("ids", ids.cpu().numpy() if isinstance(ids, Tensor) else ids)
 
 
-def _kept(arcs: Tensor, nodes: Any, max_degree: int, key: NoiseKey) -> Tensor:
+def _kept(arcs: Tensor, nodes: Any, dangling: Any, max_degree: int, key: NoiseKey) -> Tensor:
     """Return which arcs stay, once each."""
     ids = _ids_of(nodes)
     sources, targets = arcs.detach().cpu().numpy()
@@ -154,7 +156,7 @@ def _kept(arcs: Tensor, nodes: Any, max_degree: int, key: NoiseKey) -> Tensor:
         ids=ids,
         directed=True,
         self_loops="keep",
-        dangling=nodes.get("dangling"),
+        dangling=dangling,
     )
     lists = bound_out_degrees(graph, max_degree, key)
     stays = csr.sources(lists.indptr, np.int64) * len(ids) + lists.indices
