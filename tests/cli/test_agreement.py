@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from methodgraphs import write_tables
 from schemacases import SCHEMA
@@ -14,7 +15,7 @@ from gapgnn import GAP, MLP, LabelGAP, NeighborVote, load_model, read_tables
 from gapgnn.cli import predict
 from gapgnn.errors import NotAgreedError
 from gapgnn.graph.transforms import random_split
-from gapgnn.privacy.ledger import spending
+from gapgnn.privacy.ledger import People, spending
 from gapgnn.privacy.ledger.agreed import check_agreed
 
 
@@ -135,6 +136,30 @@ class TestAnAnswerWithAPrice:
         assert gapgnn(*words, "--max-epsilon", "4")[0] == 0
         assert len(ledger.entries()) == 2
 
+    def test_says_what_is_left_to_those_alone_who_were_charged(
+        self, gapgnn, tables, tmp_path, ledger
+    ):
+        grown = write_tables(tmp_path / "grown", count=140)
+        folder = saved(tmp_path / "early", tables)
+        graph = read_tables(edges=grown[1], nodes=grown[3], label="year").graph
+        named = load_model(folder).people_charged(graph, new_people=True).ids
+        terms = {"level": "edge", "relation": "undirected", "epsilon": 90, "delta": 1e-3}
+        for name, ids in (
+            ("newcomers", np.setdiff1d(graph.ids, np.arange(100))),
+            ("bystanders", np.setdiff1d(graph.ids, named)),
+        ):
+            ledger.grant(name, People.listed(ids), **terms)
+        words = ["predict", "--model", folder, "--new-people", *grown, "--out", "new.csv"]
+        code, _, err = gapgnn(*words, "--charge")
+        assert code == 0, err
+        lines = [line.split()[:2] for line in err.splitlines()]
+        before, after = (
+            {name for word, name in filter(None, lines) if word == when}
+            for when in ("Before:", "After:")
+        )
+        assert "newcomers" in before
+        assert before == after
+
 
 class TestWhatIsFreeIsSaid:
     def why(self, gapgnn, *words: object) -> str:
@@ -224,3 +249,43 @@ def test_what_is_agreed_to_holds_for_all_charges_together():
         check_agreed(1.5)
         with pytest.raises(NotAgreedError, match=r"Got 1\.5 agreed to"):
             check_agreed(1.6)
+
+
+def test_every_caller_around_a_charge_pays_for_all_of_its_releases(tables, ledger):
+    read = read_tables(edges=tables[1], nodes=tables[3], label="year")
+    model = LabelGAP(epsilon=1.0, epochs=1, hidden=8, hops=1, folds=0, repeats=2)
+    with spending(at_most=3.5) as outer:
+        with spending() as inner:
+            model.fit(random_split(read.graph, seed=0))
+        assert [(one.epsilon, one.count) for one in inner] == [(pytest.approx(1), 2)]
+        assert outer == inner
+        # Two of epsilon 1 are spent, and two more are 4.
+        with pytest.raises(NotAgreedError, match=r"of epsilon 2 must be agreed to.* 2 is spent"):
+            model.fit(random_split(read.graph, seed=0))
+    assert len(ledger.entries()) == 1
+
+
+def test_a_plan_of_repeats_on_two_populations_is_what_the_run_then_leaves(gapgnn, tables, ledger):
+    terms = {"level": "edge", "relation": "undirected", "epsilon": 9, "delta": 1e-3}
+    ids = read_tables(edges=tables[1], nodes=tables[3], label="year").graph.ids
+    for name, half in (("old", ids[::2]), ("young", ids[1::2])):
+        ledger.grant(name, People.listed(half), **terms, composition="sum")
+    words = ["train", "label-gap", *tables, "--label", "year", "--no-save", "--no-compare"]
+    words += ["--epsilon", "1", "--repeats", "2", "--epochs", "1", "--hops", "1", "--folds", "0"]
+    planned = json.loads(gapgnn(*words, "--plan", "--json")[1])
+    code, out, err = gapgnn(*words, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert [sorted(one["populations"]) for one in found["charges"]] == [["old", "young"]]
+    left = {one["population"]: one["left_epsilon"] for one in found["budgets"]}
+    assert left == {"old": pytest.approx(7), "young": pytest.approx(7)}
+    after = {one["population"]: one["left_epsilon_after"] for one in planned["after"]}
+    assert after == pytest.approx(left)
+
+
+def test_a_simulation_is_charged_to_nobody(gapgnn, ledger):
+    sizes = ["--num-nodes", "120", "--mean-degree", "4", "--classes", "2", "--num-features", "2"]
+    code, out, err = gapgnn("simulate", *sizes, "--epsilon", "8", "--no-compare", "--json")
+    assert code == 0, err
+    assert [one["epsilon"] for one in json.loads(out)["rows"]] == [8.0]
+    assert ledger.chain() == []

@@ -102,6 +102,26 @@ def test_success_is_0_and_has_no_error_object(gapgnn):
     assert "error" not in json.loads(out)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "label-gap", "--plan"],
+        ["tune", "gap", "--try", "hops=1,2", "--plan"],
+        ["embed", "--plan"],
+        ["experiment", "accuracy", "--methods", "mlp", "--out", "results", "--dry-run"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_plan_has_the_keys_of_a_run_and_no_charge(gapgnn, ledger, words):
+    code, out, err = gapgnn(*words, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["charges"] == []
+    assert found.keys() >= {"budgets", "folder", "ledger"}
+    assert found["seconds"].keys() == {"total"}
+    assert ledger.chain() == []
+
+
 def test_bad_input_is_2_with_the_same_line_on_both_streams(gapgnn):
     code, out, err = gapgnn("train", "gap", "--epsilon", -1, "--json")
     assert code == 2

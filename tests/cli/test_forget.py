@@ -75,6 +75,16 @@ def test_an_option_that_is_given_again_adds_to_the_first(
     assert [one["people"] for one in found["models"]] == [2, 2]
 
 
+def test_one_person_in_several_spellings_is_one_in_the_plan_and_in_the_ledger(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--id", "7", "007", "+7.0", "8", "--model", "january"]
+    for more in (["--plan"], []):
+        (found,) = run(capsys, *words, *more)["models"]
+        assert (found["people"], list(found["rows"].values())) == (2, [2])
+    assert [one.people for one in Ledger("ledger.sqlite").removals()] == [2]
+
+
 def test_people_go_from_every_model_named_and_predictions_are_without_them(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -176,6 +186,8 @@ def test_an_interrupted_removal_is_finished_by_the_same_command(
     assert people("january") == 299
     assert main(["ledger", "verify", "--against", "january"]) == 4
     assert "is not finished" in capsys.readouterr().err
+    run(capsys, "--id", "8", "--model", "january", "--plan")
+    assert Ledger("ledger.sqlite").removals() == [], "a plan changes nothing, also not this"
     # The id is not known any more, and that is no mistake here.
     run(capsys, "--id", "7", "--model", "january")
     assert main(["ledger", "verify", "--against", "january"]) == 0

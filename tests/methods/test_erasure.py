@@ -215,6 +215,11 @@ def test_the_ledger_says_how_many_and_when_and_names_nobody(
     assert ledger.summary() == spent
 
 
+def test_the_ledger_counts_people_who_had_a_row_and_nobody_else(place: Path) -> None:
+    removed(place, [*ASKED, "nobody@bank"])
+    assert [entry.people for entry in ledger_of(place).removals()] == [2]
+
+
 def test_a_removed_entry_of_the_ledger_is_found(place: Path) -> None:
     import sqlite3
 
@@ -282,6 +287,7 @@ def test_every_release_of_a_folder_loses_them(graph: Graph, place: Path) -> None
     plan = plan_removal(place / "model", ["ann.00017@bank", "ann.00180@bank"], ledger)
     assert sorted(plan.rows.values()) == [1, 2]
     assert sorted(plan.purposes.values()) == ["prediction", "training"]
+    assert plan.known.tolist() == [True, True]
     removed(place, ["ann.00017@bank", "ann.00180@bank"])
     sizes = [len(one.ids) for one in load_folder(place / "model").hops.values()]
     assert sizes == [198, 149]
@@ -292,6 +298,45 @@ def test_every_release_of_a_folder_loses_them(graph: Graph, place: Path) -> None
     again.predict(induced(graph, np.arange(20, 60)))
     again.save_releases(place / "model")
     assert len(load_folder(place / "model").hops) == 3
+
+
+def test_a_backup_with_further_releases_is_found_too(graph: Graph, place: Path) -> None:
+    ledger = ledger_of(place)
+    model = load_model(place / "model", ledger=ledger.path)
+    model.predict(induced(graph, np.arange(150), dangle=False))
+    model.save_releases(place / "model")
+    backup = shutil.copytree(place / "model", place / "backup")
+    # A person of the training alone.
+    removed(place, ["ann.00180@bank"])
+    (found,) = unfinished(backup, ledger)
+    assert "from another copy" in found
+
+
+@pytest.mark.parametrize("place", ["gap at node level"], indirect=True)
+def test_people_who_leave_together_are_hidden_at_the_price_of_a_group(
+    graph: Graph, place: Path
+) -> None:
+    ledger = ledger_of(place)
+    model = load_model(place / "model", ledger=ledger.path)
+
+    def together(count: int) -> float | None:
+        ids = [f"ann.{number:05}@bank" for number in range(count)]
+        return plan_removal(place / "model", ids, ledger).epsilon_together()
+
+    one, two = together(1), together(2)
+    assert one == pytest.approx(model.card_.epsilon, rel=1e-3)
+    # Twice the distance under the same noise, at the same delta.
+    assert 2 * one < two < 4 * one
+    assert together(10) is not None
+    assert together(11) is None
+    # A person may be in every release of the folder.
+    model.predict(induced(graph, np.arange(150), dangle=False))
+    model.save_releases(place / "model")
+    assert together(1) == pytest.approx(model.card_.composed_epsilon, rel=1e-3)
+
+
+def test_below_node_level_no_price_of_a_group_of_people_is_stated(place: Path) -> None:
+    assert plan_removal(place / "model", ASKED, ledger_of(place)).epsilon_together() is None
 
 
 class Killed(BaseException):
@@ -344,6 +389,23 @@ def test_a_kill_at_any_step_leaves_the_old_folder_or_the_new_one(
         assert len(ledger.removals()) == 1
         assert ledger.problems() == []
     assert seen == {200, 198}
+
+
+def test_a_kill_during_a_second_removal_leaves_what_the_first_one_left(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed(place)
+    before = load_folder(place / "model").hops.popitem()[1]
+
+    def killed(*words: Any, **options: Any) -> None:
+        raise Killed
+
+    # New files are written by then, and nothing names them.
+    monkeypatch.setattr(folder_module, "_write_config", killed)
+    with pytest.raises(Killed):
+        removed(place, ["ann.00050@bank"])
+    (after,) = load_folder(place / "model").hops.values()
+    assert after.ids.tolist() == before.ids.tolist()
 
 
 def test_a_reader_in_between_sees_one_or_the_other(
@@ -403,9 +465,9 @@ def test_without_a_signature_that_the_ledger_requires_nothing_is_removed(
 def test_the_service_has_no_line_of_theirs(place: Path) -> None:
     from gapgnn.serving import rows_of_model
 
-    before = rows_of_model(place / "model").rows
+    before = rows_of_model(place / "model", not_private=True).rows
     removed(place)
-    after = rows_of_model(place / "model").rows
+    after = rows_of_model(place / "model", not_private=True).rows
     assert set(before) - set(after) == set(GONE)
     for name, line in after.items():
         now, then = json.loads(line), json.loads(before[name])

@@ -18,7 +18,7 @@ from gapgnn.cli.data import (
     data_words,
     load_graph,
 )
-from gapgnn.cli.output import complain, console, emit_json, is_quiet, note
+from gapgnn.cli.output import complain, console, is_quiet, note
 from gapgnn.cli.receipts import emit_result, receipt
 from gapgnn.errors import GapgnnError, InputError, check_choice, check_integer
 from gapgnn.evaluation.grid import (
@@ -376,7 +376,7 @@ def _print_plan(args: argparse.Namespace, rows: Sequence[Row], records: Sequence
         for row in rows
     ]
     if args.json:
-        emit_json({"rows": plan, "runs": len(missing), "estimated_seconds": round(total, 1)})
+        emit_result({"rows": plan, "runs": len(missing), "estimated_seconds": round(total, 1)})
         return
     title = f"{len(rows)} rows, {len(missing)} runs of {args.repeats} repeats"
     lines = []

@@ -334,7 +334,6 @@ def _say_price(quote: Quote) -> None:
 def _say_charged(quote: Quote) -> None:
     """Print to stderr the charge, the ledger, the remaining budget, and the card's epsilon."""
     from gapgnn.privacy.card import rounded_up
-    from gapgnn.privacy.ledger import People
 
     card = quote.model.card_
     last = card.releases[-1]
@@ -348,8 +347,8 @@ def _say_charged(quote: Quote) -> None:
         epsilon=last.epsilon,
         delta=last.delta,
     )
-    graph, level = quote.graph, quote.model.level
-    for line in [] if graph is None else left_lines(quote.ledger, People.of(graph), level):
+    people, level = quote.people, quote.model.level
+    for line in [] if people is None else left_lines(quote.ledger, people, level):
         say(f"After: {line}", to_stderr=True, event="budget")
     say(f"Ledger: {quote.ledger.name}", to_stderr=True, event="ledger")
 

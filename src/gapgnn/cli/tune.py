@@ -20,7 +20,7 @@ from gapgnn.cli.data import (
 )
 from gapgnn.cli.main import Parser
 from gapgnn.cli.options import add_method_options, level_of, method_options, value_of
-from gapgnn.cli.output import begin, console, emit_json, note, phase_bars, say
+from gapgnn.cli.output import begin, console, note, phase_bars, say
 from gapgnn.cli.prices import afterwards
 from gapgnn.cli.receipts import emit_result, receipt
 from gapgnn.cli.scale import check_space, checkpoint_beside, how_to_go_on
@@ -247,7 +247,7 @@ def _show_plan(search: PrivateSearchCV, graph: Graph, args: argparse.Namespace) 
     after = afterwards(Ledger(args.ledger), People.of(graph), found.plan.promise)
     if args.json:
         releases = [found.differing(group) for group in found.releases]
-        emit_json(
+        emit_result(
             {
                 "plan": found.plan.to_dict(),
                 "settings": [dict(one.params) for one in found.settings],

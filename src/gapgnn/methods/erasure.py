@@ -53,6 +53,7 @@ class Removal:
         level: of its promise.
         rows: how many rows of each release are the people's; of releases that have some.
         known: for each of the given ids, whether a release has a row of it.
+        people: number of people with a row; ids in several spellings are one person.
         purposes: what each of these releases was for, by the card.
         card: of the model.
     """
@@ -61,13 +62,9 @@ class Removal:
     level: str
     rows: dict[str, int]
     known: NDArray[np.bool_]
+    people: int
     purposes: dict[str, str]
     card: PrivacyCard
-
-    @property
-    def people(self) -> int:
-        """Number of people with a row."""
-        return int(self.known.sum())
 
     def epsilon_together(self) -> float | None:
         """Return at which epsilon the releases hide that all of these people left at once.
@@ -117,7 +114,8 @@ def _planned(place: Path, saved: Saved, ids: Sequence[str], ledger: Ledger) -> R
             rows[name] = int(is_asked.sum())
     purposes = {one.charge_id: one.purpose for one in saved.card.releases}
     for_each = {name: purposes.get(name, "") for name in rows}
-    return Removal(place, saved.card.level, rows, known, for_each, saved.card)
+    people = len(np.unique(pseudonyms(np.array(ids, dtype=str), _KEY)[known]))
+    return Removal(place, saved.card.level, rows, known, people, for_each, saved.card)
 
 
 def _names(

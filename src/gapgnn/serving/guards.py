@@ -42,7 +42,7 @@ class RateLimit:
 
     Args:
         rate: requests per second.
-        burst: how many may come at once.
+        burst: how many may come at once; at least one, or nobody would ever be let in.
         clock: seconds that only go on.
 
     >>> now = [0.0]
@@ -57,8 +57,8 @@ class RateLimit:
     def __init__(
         self, rate: float, *, burst: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._rate, self._burst, self._clock = rate, burst, clock
-        self._left, self._at = burst, clock()
+        self._rate, self._burst, self._clock = rate, max(1.0, burst), clock
+        self._left, self._at = self._burst, clock()
 
     def allows(self) -> bool:
         """Take one request out of the bucket if there is one."""
