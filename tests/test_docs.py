@@ -182,7 +182,13 @@ says = (
 )
 
 
-@pytest.mark.parametrize("page", [pytest.param(p, marks=says) for p in with_blocks("python")])
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=says if page == "README.md" else [*says, pytest.mark.gate])
+        for page in with_blocks("python")
+    ],
+)
 def test_the_python_of_a_page_runs(
     page: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -659,7 +659,9 @@ class TestInterruption:
     @pytest.mark.parametrize(
         ("method", "moment"),
         [
-            pytest.param(*row, marks=[pytest.mark.slow] * (row[0] != "label-gap"))
+            pytest.param(
+                *row, marks=pytest.mark.gate if row[0] == "label-gap" else pytest.mark.slow
+            )
             for row in INTERRUPTED
         ],
     )

@@ -80,6 +80,7 @@ def test_kernels_are_back_after_an_error(no_kernels):
     assert lookup("best_class", CPU, ()) is max
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(("value", "is_on"), [("off", False), ("on", True)])
 def test_kernels_can_be_turned_off_for_a_process(value, is_on):
     code = (

@@ -12,7 +12,7 @@ from gapgnn.privacy.mechanisms import backends
 from gapgnn.privacy.mechanisms.noise import NoiseSource
 
 
-@pytest.fixture(params=["file", "server"])
+@pytest.fixture(params=["file", pytest.param("server", marks=pytest.mark.gate)])
 def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Ledger:
     """Give an empty ledger, once in a file and once on a server."""
     if request.param == "file":

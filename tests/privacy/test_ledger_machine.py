@@ -306,6 +306,7 @@ class ServerMachine(LedgerMachine):
         return self.server.fresh()
 
 
+@pytest.mark.gate
 def test_the_same_holds_on_a_server(postgres: Server) -> None:
     run_state_machine_as_test(
         lambda: ServerMachine(postgres),
