@@ -23,6 +23,8 @@ def test_a_plan_says_what_is_free_and_what_it_costs_and_charges_nothing(gapgnn, 
     assert code == 0
     assert plan["releases"] == [[0], [1]]
     assert plan["plan"]["guarantee"]["events"][0]["event"] == "PrivateSelection"
+    # As `train --plan` says it.
+    assert (plan["left"], plan["after"], plan["refused"]) == ([], [], "")
     assert ledger.entries() == []
 
 

@@ -253,7 +253,8 @@ def _show_plan(search: PrivateSearchCV, graph: Graph, args: argparse.Namespace) 
                 "settings": [dict(one.params) for one in found.settings],
                 "releases": [list(group) for group in found.releases],
                 "free": sorted(set().union(*releases)),
-                "left": after.to_list(),
+                "left": after.lines,
+                "after": after.to_list(),
                 "refused": after.refusal,
             }
         )
