@@ -15,12 +15,8 @@ from gapgnn import Ledger
 README = Path(__file__).parents[1] / "README.md"
 FOLDER = Path(__file__).parents[1] / "examples"
 SCRIPTS = sorted(path.name for path in FOLDER.glob("*.py"))
-# What takes no more than a few seconds; all others run with `-m slow`, as .ci/run does.
-QUICK = ("accounting_only.py",)
 # What reads no edge charges nothing.
 FREE = ("accounting_only.py",)
-
-RUN = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SCRIPTS]
 
 
 def test_there_are_examples_of_all_tasks():
@@ -50,7 +46,8 @@ def test_the_index_names_every_example_and_no_other():
     assert sorted(named) == SCRIPTS
 
 
-@pytest.mark.parametrize("name", RUN)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_an_example_runs(name, tmp_path):
     ledger = Ledger.init(tmp_path / "ledger.sqlite")
     environment = {**os.environ, "GAPGNN_LEDGER": str(ledger.path), "MPLBACKEND": "agg"}

@@ -267,7 +267,7 @@ CHANNELS = [
 UNPAID = re.compile("is of no charged event|all releases: cost epsilon")
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", ["edge", pytest.param("node", marks=pytest.mark.gate)])
 class TestTraining:
     def test_without_a_leak_nothing_is_found(self, level):
         assert found_in_training(level, lambda rows: None) == []

@@ -161,6 +161,7 @@ class TestEdgeLevel:
         words = f"train sage --epochs 2 --perturbation {perturbation}"
         holds(words, "edge", relation, tables(schema=None, directed=directed), pairs)
 
+    @pytest.mark.gate
     @some_or_all(["hub"])
     def test_weights_of_classes(self, pairs):
         words = f"train label-gap {at_edge_level(pairs)} --class-weight balanced"
@@ -174,17 +175,20 @@ class TestEdgeLevel:
         assert findings(outcomes) == []
         assert not any(outcome.releases for outcome in outcomes)
 
+    @pytest.mark.gate
     @some_or_all(["hub", "added"])
     @pytest.mark.parametrize("matrix", BOTH, ids=["columns", "labels of a matrix"])
     def test_with_a_schema(self, matrix, pairs):
         words = f"train label-gap {at_edge_level(pairs)}"
         holds(words, "edge", "undirected", tables(matrix=matrix), pairs)
 
+    @pytest.mark.gate
     @some_or_all(["hub", "added"])
     def test_dates_of_a_schema(self, pairs):
         given = with_dates(tables())
         holds("train gap --epochs 2", "edge", "undirected", given, pairs)
 
+    @pytest.mark.gate
     @some_or_all(["first", "last", "added"])
     @crossed("dangling", "directed", ["drop", "keep"], BOTH)
     def test_links_that_name_somebody_without_a_row(self, dangling, directed, pairs):
@@ -203,6 +207,7 @@ class TestEdgeLevel:
         given = with_dates(tables())
         holds("train label-gap --epochs 2", "edge", "undirected", given, parts=3)
 
+    @pytest.mark.gate
     @some_or_all(["hub", "added"])
     def test_repeats(self, pairs):
         given = tables(schema=None)
@@ -229,12 +234,14 @@ class TestNodeLevel:
     def test_progap(self, relation, directed):
         holds(f"train progap {FAST}", "node", relation, tables(directed=directed))
 
+    @pytest.mark.gate
     @some_or_all(["first", "huge", "not-a-number"])
     @pytest.mark.parametrize("matrix", [False, pytest.param(True, marks=pytest.mark.slow)])
     def test_features_from_columns_or_a_matrix(self, matrix, pairs):
         given = tables(matrix=matrix, directed=True)
         holds(f"train gap {FAST}", "node", "add-remove", given, pairs)
 
+    @pytest.mark.gate
     @some_or_all(["first", "huge", "unseen"])
     @crossed("relation", "directed", ["add-remove", "replace"], BOTH)
     def test_dates(self, relation, directed, pairs):
@@ -273,10 +280,12 @@ class TestNodeLevel:
         given = tables(matrix=matrix, directed=directed)
         holds(f"train sage {FAST}", "node", "add-remove", given, pairs)
 
+    @pytest.mark.gate
     def test_weights_of_classes(self):
         pairs = ["first", "rare-class", "huge"]
         holds(f"train mlp {FAST} --class-weight 1,20,1,1", "node", "add-remove", pairs=pairs)
 
+    @pytest.mark.gate
     @pytest.mark.parametrize(
         ("repeats", "pairs"),
         [
@@ -292,6 +301,7 @@ class TestNodeLevel:
     def test_a_store_and_a_resumed_run(self, more, pairs):
         holds(f"train gap {FAST}", "node", "add-remove", pairs=pairs, **more)
 
+    @pytest.mark.gate
     def test_the_edge_between_two_roundings_is_a_public_fact_that_is_reported(self, monkeypatch):
         # Without rounding every count is at such an edge.
         monkeypatch.setattr(plan_module, "public_count", lambda count: count)
@@ -337,6 +347,7 @@ class TestOwn:
         moved = {one.name for one in outcomes[0].releases if one.observed > 0}
         assert moved == ({"hop 2"} if own != "record" else set())
 
+    @pytest.mark.gate
     @pytest.mark.parametrize("own", ["record", pytest.param("nothing", marks=pytest.mark.slow)])
     def test_several_edge_types(self, own):
         given = split_by_type(tables())
@@ -364,12 +375,14 @@ class TestOwn:
         assert findings(outcomes) == []
         assert not any(outcome.releases for outcome in outcomes)
 
+    @pytest.mark.gate
     # Both hops are one step of the checkpoint: killed inside it, it begins anew.
     @store_or_resumed(3)
     @pytest.mark.parametrize("own", ["record", pytest.param("nothing", marks=pytest.mark.slow)])
     def test_a_store_and_a_resumed_run(self, own, more):
         holds(f"{WITH_HOPS} --own {own}", "node", "add-remove", pairs=["hub"], **more)
 
+    @pytest.mark.gate
     @pytest.mark.parametrize("own", ["features", pytest.param("nothing", marks=pytest.mark.slow)])
     def test_links_to_people_without_a_row(self, own):
         """Their ids in the output would reveal this person's links."""
@@ -392,6 +405,7 @@ class TestOwn:
 OWN = "node-label-gap --hop-share 0.5 --own {}"
 
 
+@pytest.mark.gate
 class TestPrediction:
     @pytest.mark.parametrize(
         ("level", "relation", "pairs", "method"),
@@ -446,6 +460,7 @@ class TestPrediction:
         assert any(outcome.releases for outcome in outcomes)
 
 
+@pytest.mark.gate
 class TestWeightsAndEdgeTypes:
     """Amounts and several edge tables, from table to folder."""
 

@@ -26,6 +26,7 @@ def test_the_paper_s_five_figures_and_the_attack_are_there(made_up: list[Record]
     assert [plot.name for plot in plots(made_up)] == [*FIVE, "membership"]
 
 
+@pytest.mark.gate
 def test_each_figure_is_written_in_three_formats_with_the_same_bytes_every_time(
     make_record: Any, tmp_path: Path
 ) -> None:
