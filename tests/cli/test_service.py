@@ -88,7 +88,7 @@ def test_ids_are_answered_in_their_order_in_either_type_and_all_of_them_or_none(
     "authorization",
     [None, "", "Bearer", "Bearer ", f"Bearer {TOKEN[:-1]}", f"Basic {TOKEN}", TOKEN],
 )
-def test_whoever_has_no_token_is_told_nothing(path: str, authorization: str | None) -> None:
+def test_without_its_token_nothing_is_answered(path: str, authorization: str | None) -> None:
     app = make_app(Served(ROWS, b"{}"), guards())
     for method in ("GET", "POST"):
         status, answer = ask(app, method, path, {"ids": [7]}, authorization=authorization)

@@ -25,7 +25,7 @@ def graph():
     plain = small_graph(num_nodes=300)
     rng = np.random.default_rng(0)
     shown = np.eye(plain.num_classes)[plain.labels]
-    shown[rng.random(300) < 0.4] = 0
+    shown[rng.random(300) < 0.1] = 0
     features = np.hstack([shown, rng.normal(size=(300, 1))]).astype(np.float32)
     names = (*(f"ward={k}" for k in range(plain.num_classes)), "idle")
     return plain._replace(features=features, feature_names=names)
