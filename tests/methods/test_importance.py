@@ -22,11 +22,11 @@ gate = pytest.mark.gate
 @pytest.fixture(scope="module")
 def graph():
     """A graph with two telling columns of one category, an idle one, and edges inside classes."""
-    plain = small_graph(num_nodes=300)
+    plain = small_graph(num_nodes=600)
     rng = np.random.default_rng(0)
     shown = np.eye(plain.num_classes)[plain.labels]
-    shown[rng.random(300) < 0.1] = 0
-    features = np.hstack([shown, rng.normal(size=(300, 1))]).astype(np.float32)
+    shown[rng.random(600) < 0.3] = 0
+    features = np.hstack([shown, rng.normal(size=(600, 1))]).astype(np.float32)
     names = (*(f"ward={k}" for k in range(plain.num_classes)), "idle")
     return plain._replace(features=features, feature_names=names)
 
@@ -116,7 +116,7 @@ def test_the_same_seed_gives_the_same_figures(graph):
 
 def test_a_graph_that_was_not_read_is_refused(graph):
     model = GAP(epsilon=8.0, epochs=2).fit(graph)
-    other = small_graph(num_nodes=300, seed=9)._replace(
+    other = small_graph(num_nodes=600, seed=9)._replace(
         features=graph.features, feature_names=graph.feature_names
     )
     before = len(Ledger().entries())
