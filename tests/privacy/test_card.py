@@ -208,6 +208,18 @@ def test_the_strict_notion_is_claimed_only_where_no_list_was_cut() -> None:
     assert card(**node, messages="none").node_notion is None
 
 
+@pytest.mark.parametrize(
+    ("hops", "stated"),
+    [(["each", "each"], "each"), (["any", "each"], "any"), (["each", "any"], "any"), ([], "any")],
+)
+def test_an_edge_of_each_type_is_covered_only_where_all_hops_hide_it(
+    hops: list[Any], stated: str
+) -> None:
+    planned = [PlannedHops(event=str(n), count=1, protects=one) for n, one in enumerate(hops)]
+    made = card(level="edge", relation="undirected", edge_types=("calls", "visits"), hops=planned)
+    assert made.protects == stated
+
+
 def test_edge_level_says_that_features_and_labels_are_public() -> None:
     made = card()
     assert any("Features and labels" in line for line in made.not_covered)
@@ -538,6 +550,25 @@ def test_the_bounds_are_those_of_the_worst_option_and_not_of_the_one_that_follow
     each = [attack_bounds([first, *o.events], relation="add-remove").guess for o in options]
     assert cards[0].attacker.guess >= max(each) - 1e-9
     assert abs(each[0] - each[1]) > 0.01
+
+
+@pytest.mark.parametrize(
+    ("entities", "is_few"), [(1, True), (10, True), (11, True), (100, True), (101, False)]
+)
+def test_up_to_a_hundred_entities_are_called_too_few(entities: int, is_few: bool) -> None:
+    lines = texts.delta_warnings(1e-9, entities)
+    assert [line.startswith("There are at most 100") for line in lines] == [True] * is_few
+
+
+@pytest.mark.parametrize("entities", [11, 100, 101, 1472])
+def test_a_delta_at_the_bound_is_not_warned_of_and_twice_it_is(entities: int) -> None:
+    """The bound is the largest power of ten that is at most one over the number."""
+    bound = 10.0 ** -math.ceil(math.log10(entities))
+    found = [
+        [line for line in texts.delta_warnings(delta, entities) if line.startswith("delta")]
+        for delta in (bound, 2 * bound)
+    ]
+    assert [len(lines) for lines in found] == [0, 1]
 
 
 @pytest.mark.parametrize(("delta", "entities"), [(5e-4, 1472), (2e-6, 499_999), (1e-3, 1472)])

@@ -810,7 +810,7 @@ def delta_warnings(delta: float | None, entities: int | None) -> list[str]:
             "(number of protected entities): a mechanism that publishes some of them outright "
             "may meet it."
         )
-    if auto_delta(entities) > auto_delta(FEW_ENTITIES):
+    if auto_delta(entities) >= auto_delta(FEW_ENTITIES):
         lines.append(
             f"There are at most {FEW_ENTITIES} protected entities: too few to promise anything "
             "useful. Noise that hides one of so few hides all of them."
