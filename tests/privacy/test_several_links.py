@@ -34,6 +34,7 @@ from gapgnn.privacy import (
 )
 from gapgnn.privacy.accounting import (
     Gaussian,
+    Laplace,
     RandomisedResponse,
     account,
     gaussian_epsilon,
@@ -545,3 +546,11 @@ def test_a_whole_edge_costs_twice_a_pure_release_of_its_two_bits():
     assert promise.undirected_epsilon() == pytest.approx(3.0)
     whole = Guarantee.pure(graph, [bit], relation=Undirected(), epsilon=1.5, delta="auto")
     assert whole.undirected_epsilon() is None
+
+
+def test_five_edges_cost_six_times_a_pure_release_of_five_arcs():
+    """The arcs out of one person are one group, and the one out of each of five others another."""
+    graph = social_graph(num_nodes=30, mean_degree=4)
+    event = Laplace(1.0, label="count")
+    promise = Guarantee.pure(graph, [event], relation=KArcs(5), epsilon=1.0, delta="auto")
+    assert promise.undirected_epsilon() == pytest.approx(6.0)

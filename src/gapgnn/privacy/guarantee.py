@@ -319,12 +319,12 @@ class Guarantee:
         promised = self.relation
         if not isinstance(promised, Links) or not promised.are_arcs or not self.events:
             return None
+        whole = Links.of(promised.count, are_arcs=False)
         if self.delta == 0 and self.epsilon is not None:
-            # Two bits, each of which a pure release protects.
-            return 2 * self.epsilon
+            # Group privacy: one edge is two arcs, each of which a pure release protects.
+            return whole.group_size(promised) * self.epsilon
         if not all(isinstance(event, Gaussian) for event in self.events):
             return None
-        whole = Links.of(promised.count, are_arcs=False)
         # The sensitivity of an edge of two arcs is sqrt(2) times that of one (section 1).
         ratio = Neighbors.bound(promised) / Neighbors.bound(whole)
         events = [event.scaled(ratio) for event in self.events]
