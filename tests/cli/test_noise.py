@@ -8,8 +8,11 @@ from scipy.stats import norm
 
 from gapgnn.cli.main import main
 from gapgnn.errors import GapgnnError
+from gapgnn.privacy import dpsgd
+from gapgnn.privacy.accounting import Gaussian
 from gapgnn.privacy.card.texts import percent
 
+SAGE_OPTIONS = ["--method", "sage", "--steps", "60", "--sampling-rate", "0.02"]
 STEPS = ["--hops", "2", "--steps", "1546", "--sampling-rate", "0.0129", "--delta", "1e-5"]
 
 
@@ -111,6 +114,41 @@ def test_the_degree_bound_scales_the_noise_and_not_the_multiplier(capsys):
     assert ask(capsys, *budget) == many
 
 
+@pytest.mark.parametrize(("relation", "sensitivity"), [("add-remove", 1.0), ("replace", 2.0)])
+def test_degree_normalised_messages_have_norm_1_together(capsys, relation, sensitivity):
+    budget = ["--level", "node", "--relation", relation, "--epsilon", "2", "--delta", "1e-5"]
+    answer = ask(capsys, *budget, "--normalised")
+    assert answer["sensitivity"] == sensitivity
+    assert answer["sigma"] * 10 == pytest.approx(ask(capsys, *budget)["sigma"])
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("--level", "node", "--max-degree", "5"), ("--level", "node", *SAGE_OPTIONS)]
+)
+def test_degree_normalised_messages_are_for_gap_at_node_level_without_a_bound(options):
+    with pytest.raises(GapgnnError, match="normalised is for gap at level node"):
+        main(["noise", "--epsilon", "1", "--delta", "1e-5", "--normalised", *options])
+
+
+def test_several_budgets_are_one_answer_each(capsys):
+    """In JSON and in the table, and each is that of its own budget."""
+    budgets, shared = ("1", "4"), ["--delta", "1e-7", "--hops", "2"]
+    alone = [ask(capsys, "--epsilon", one, *shared) for one in budgets]
+    several = ["noise", "--epsilon", *budgets, *shared]
+    assert main([*several, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"answers": alone}
+    shown = table(capsys, *several[1:])
+    rows = {line.split()[0]: line.split() for line in shown.splitlines() if line.strip()}
+    for budget, answer in zip(budgets, alone, strict=True):
+        multiplier, std, mu, guess, odds, *found = rows[budget][1:]
+        assert multiplier == f"{answer['noise_multiplier']:.4g}"
+        assert std == f"{answer['sigma']:.4g}"
+        assert float(mu) == pytest.approx(answer["mu"], abs=0.011)
+        assert float(odds.removeprefix("x")) == pytest.approx(math.exp(float(budget)), rel=0.01)
+        rates = ("guess", "tpr_at_fpr_1_percent", "tpr_at_fpr_0_1_percent")
+        assert [guess, *found] == [percent(answer[rate]).replace(" ", "") for rate in rates]
+
+
 def test_people_see_all_accountants_and_the_other_relation(capsys):
     shown = table(capsys, "--epsilon", "1", "--delta", "1e-7", "--relation", "directed")
     rows = {line.split()[0]: line.split() for line in shown.splitlines() if line.strip()}
@@ -190,6 +228,16 @@ def test_the_train_nodes_change_the_original_theorem_alone(capsys):
     many = sage(capsys, "--noise-multiplier", "1")
     assert few["epsilon"] == many["epsilon"]
     assert few["original_theorem_epsilon"] < many["original_theorem_epsilon"]
+
+
+def test_the_original_theorem_counts_the_aggregation_too(capsys):
+    found = sage(capsys, "--noise-multiplier", "1")["original_theorem_epsilon"]
+    sizes = {"sampling_rate": 0.02, "steps": 60, "max_degree": 10}
+    known = [
+        dpsgd.original_epsilon(1.0, 1e-5, **sizes, aggregation=hop) for hop in (Gaussian(1.0), None)
+    ]
+    assert found == pytest.approx(known[0])
+    assert found > 1.01 * known[1]
 
 
 def test_the_mixture_and_the_original_theorem_are_in_the_table(capsys):

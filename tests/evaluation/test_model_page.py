@@ -32,8 +32,10 @@ from gapgnn.graph import Wording, join_edge_types
 from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.graph.transforms import one_class_against_all
 from gapgnn.methods.folder import _checksum, keep_audit, load_folder
+from gapgnn.privacy.accounting import Gaussian
 from gapgnn.privacy.card import PrivacyCard, guarantee_sentence
 from gapgnn.privacy.card.texts import at_most, odds, percent, rounded_up
+from gapgnn.privacy.ledger import People
 from gapgnn.training import shortcomings
 
 FIGURE = re.compile(r"[Aa]ccura|F1|AUC|recall")
@@ -215,6 +217,16 @@ class TestAModelThatPredictedOnOtherGraphs:
         change_card(four, cheaper)
         (line,) = Facts(render_model(four)).found["disagreement"]
         assert line.startswith(f"epsilon of the charge {ledger.entries()[2].id}: 0.5 on the card")
+
+        def others(values: dict[str, Any]) -> None:
+            values["releases"][1]["delta"] *= 0.5
+            values["releases"][3]["events"][0]["noise_multiplier"] *= 1.5
+
+        change_card(four, others)
+        first, second, third = Facts(render_model(four)).found["disagreement"]
+        assert first.startswith(f"delta of the charge {ledger.entries()[1].id}: ")
+        assert second == line
+        assert third == f"what the charge {ledger.entries()[3].id} was for"
 
 
 def change_card(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -422,6 +434,12 @@ def test_a_card_that_is_none_of_the_charged_options_was_changed(
     assert "the card lists other events than the ledger" in page
 
 
+def test_a_card_with_another_head_of_the_ledger_is_shown(folder: Path) -> None:
+    change_card(folder, lambda values: values["ledger"].update(head="0" * 32))
+    (line,) = Facts(render_model(folder)).found["disagreement"]
+    assert line.startswith("the chain: the card has another head")
+
+
 def test_another_charge_makes_another_page(folder: Path, ledger: Ledger, graph: Any) -> None:
     before = Facts(render_model(folder)).found
     LabelGAP(epsilon=1.0, epochs=2, reason="again").fit(graph)
@@ -480,6 +498,38 @@ def test_a_50_50_guess_about_one_random_answer_is_that_of_its_epsilon(graph: Any
     assert bounds is not None
     assert bounds.mu is None
     assert bounds.guess <= math.exp(2) / (1 + math.exp(2))
+
+
+def test_a_guess_about_charges_of_unknown_curve_is_bounded_by_their_epsilon(
+    folder: Path, ledger: Ledger, graph: Any
+) -> None:
+    """Randomised bits of arcs have no curve under the relation of whole edges."""
+    GraphSAGE(relation="directed", epsilon=1.0, epochs=1, ledger=ledger.path).fit(graph)
+    (budget,) = ledger.summary()
+    assert budget.relations == ("directed", "undirected")
+    (guess,) = Facts(render_model(folder)).found["right-together"]
+    most = 1 - (1 - budget.spent_delta) / (1 + math.exp(budget.spent_epsilon))
+    assert guess == percent(most)
+
+
+def test_budgets_of_both_levels_are_on_the_page(folder: Path, ledger: Ledger, graph: Any) -> None:
+    ledger.charge(
+        People.of(graph),
+        level="node",
+        relation="add-remove",
+        epsilon=0.5,
+        delta=1e-6,
+        events=[Gaussian(20.0).to_dict()],
+        purpose="test",
+    )
+    assert [budget.level for budget in ledger.summary()] == ["edge", "node"]
+    page, card = render_model(folder), load_folder(folder).card
+    assert len(Facts(page).found["spent"]) == 2
+    assert contradictions(page, card, ledger) == []
+    # A guess about edges is not one about records: each level has a curve of its own.
+    assert card.attacker is not None
+    guesses = [card.attacker.guess, float(norm.cdf(1 / 40))]
+    assert Facts(page).found["right-together"] == list(map(percent, guesses))
 
 
 def test_no_figure_of_usefulness_is_on_the_page_unless_asked(folder: Path) -> None:

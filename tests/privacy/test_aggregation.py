@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from gapgnn.errors import InputError, PrivacyError
-from gapgnn.privacy import AddRemove, DegreeBounded
+from gapgnn.privacy import AddRemove, DegreeBounded, Neighbors, Undirected
 from gapgnn.privacy.accounting.events import Gaussian
 from gapgnn.privacy.mechanisms import (
     PrivateAggregation,
@@ -326,6 +326,22 @@ def test_two_repeats_may_not_have_one_key():
     for keys in ([KEY, NoiseKey.insecure(0)], []):
         with pytest.raises(PrivacyError, match="`keys` must be one different key per repeat"):
             private(random_graph(), keys=keys)
+
+
+@pytest.mark.parametrize("bounds", [(4, 9), (9, 4)])
+def test_repeats_of_several_sensitivities_have_the_noise_of_the_largest(bounds):
+    graph, keys = random_graph(), [NoiseKey.insecure(number) for number in (1, 2)]
+    cut = [DegreeBounded(graph, bound, NoiseKey.insecure(bound)) for bound in bounds]
+    hops = PrivateAggregation(cut, AddRemove(), noise_multiplier=2.0, keys=keys)
+    assert (hops.sensitivity, hops.std) == (3.0, 6.0)
+
+
+def test_repeats_are_of_one_graph():
+    keys = [NoiseKey.insecure(number) for number in (1, 2)]
+    graphs = [random_graph(seed=seed) for seed in (0, 1)]
+    for operators in ([Neighbors(one) for one in graphs], [Neighbors(graphs[0])]):
+        with pytest.raises(PrivacyError, match="one of the same graph per repeat"):
+            PrivateAggregation(operators, Undirected(), noise_multiplier=2.0, keys=keys)
 
 
 def test_the_key_that_cuts_lists_draws_no_noise():

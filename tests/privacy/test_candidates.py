@@ -53,6 +53,25 @@ def test_every_candidate_draws_noise_of_its_own(tmp_path):
         assert float((one == other).double().mean()) < 0.01
 
 
+def test_every_candidate_draws_its_own_setting(tmp_path):
+    plans = [declared(epsilon=epsilon) for epsilon in (0.5, 1.0, 2.0)]
+    with opened(tmp_path, *plans) as session:
+        drawn = session.draw_candidates()
+    assert len(drawn) > 1
+    assert len(set(drawn)) > 1
+
+
+def test_no_candidate_makes_the_releases_of_two_settings(tmp_path):
+    plans = [declared(), declared(epsilon=0.5)]
+    with opened(tmp_path, *plans) as session:
+        session.draw_candidates()
+        sums_of(session, 0, plans[0])
+        other = session.candidate(0, plans[1], GRAPH)
+        with pytest.raises(PrivacyError, match="must make its own releases"):
+            other.open()
+        sums_of(session, 1, plans[1])
+
+
 def test_candidates_are_kept_apart_when_a_run_can_be_resumed(tmp_path):
     plan = declared()
     checkpoint = Checkpoint(tmp_path / "unfinished", ledger=tmp_path / "ledger.sqlite")
@@ -135,6 +154,18 @@ def test_no_candidate_is_opened_under_a_closed_search(tmp_path):
         late = session.candidate(0, plan, GRAPH)
     with pytest.raises(PrivacyError, match="must be open"):
         late.open()
+
+
+def test_a_candidate_states_epsilon_and_delta_of_the_search(tmp_path):
+    plan = declared(delta=1e-9)
+    with opened(tmp_path, plan) as session:
+        session.draw_candidates()
+        with session.candidate(0, plan, GRAPH) as candidate:
+            candidate.release(SUMS, ROWS)
+            card = candidate.card()
+    whole = session.plan.promise
+    assert (card.epsilon, card.delta) == (whole.epsilon, whole.delta)
+    assert card.delta > plan.promise.delta
 
 
 def test_a_candidate_under_a_weaker_relation_is_not_paid_for(tmp_path):

@@ -240,6 +240,17 @@ def test_one_example_of_a_large_batch_moves_a_safe_sum_by_no_more_than_the_clip(
     assert float((with_one - without).norm()) <= private.clip
 
 
+@pytest.mark.parametrize("noise", ["safe", "fast"])
+def test_no_rounding_lets_a_clipped_gradient_be_longer_than_the_clip(noise: SafeOrFast) -> None:
+    """Factors and sums may be in float32, where half of all clipped norms are rounded up."""
+    private = make_step(make_mlp(64), noise=noise)
+    inputs, labels = make_batch(64, scale=5.0)
+    tape, losses = forward(private.flat.module, inputs.transpose(0, 1), labels.T)
+    norms = private.clipped_sum(tape, losses).double().norm(dim=1)
+    assert float(norms.min()) > 0.999
+    assert float(norms.max()) <= 1
+
+
 @pytest.mark.parametrize("clip", [1e-6, 1.0, 1e3])
 def test_safe_noise_does_not_mind_the_size_of_the_clip(clip: float) -> None:
     mlp = make_mlp()

@@ -247,6 +247,22 @@ def test_tails_reach_beyond_what_53_bits_can(monkeypatch):
     assert value(2**63 - 1) == 0
 
 
+@pytest.mark.parametrize("distribution", ["gaussian", "laplace"])
+def test_what_refines_a_tail_has_a_place_of_its_own_in_every_partition(distribution, monkeypatch):
+    """With words of zero every value is in the tail, and made by the second part of the stream."""
+
+    def all_in_the_tail(secret, part, first_block, num_blocks):
+        return np.zeros(8 * num_blocks, dtype=np.uint64)
+
+    monkeypatch.setattr(noise_module, "cipher_words", all_in_the_tail)
+    whole, *parts = (
+        noise_module._draw_on_grid(bytes(32), distribution, first, (count, 11), 1.0)
+        for first, count in ((0, 40), (0, 17), (17, 23))
+    )
+    assert torch.equal(torch.cat(parts), whole)
+    assert len(whole.unique()) > 0.99 * whole.numel()
+
+
 def test_the_tail_of_many_draws_has_the_right_weight():
     values = NoiseSource(NoiseKey.insecure(9)).gaussian((1 << 20,), 1.0, "x").abs()
     for far in (3.0, 3.5, 4.0):
@@ -277,8 +293,9 @@ def test_values_that_cannot_be_exact_are_refused():
     source = NoiseSource(NoiseKey.insecure(0))
     with pytest.raises(PrivacyError, match="must be finite"):
         source.add_gaussian(torch.tensor([math.nan]), 1.0, "x")
-    with pytest.raises(PrivacyError, match="Rescale values and noise together"):
-        source.add_laplace(torch.tensor([1e12]), 1.0, "x")
+    for value in (1e12, -1e12):
+        with pytest.raises(PrivacyError, match="Rescale values and noise together"):
+            source.add_laplace(torch.tensor([value]), 1.0, "x")
 
 
 def test_counts_may_be_given_as_whole_numbers():

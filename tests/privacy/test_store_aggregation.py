@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ from graph_strategies import graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gapgnn.errors import PrivacyError
+from gapgnn.errors import IntegrityError, PrivacyError
 from gapgnn.graph.datasets.synthetic import generate, social_graph
 from gapgnn.graph.degree import bound_out_degrees
 from gapgnn.graph.graph import Graph
@@ -193,6 +195,22 @@ def test_a_part_released_again_gives_the_same_bytes(stores):
     assert np.array_equal(release_part(*task), release_part(*task))
     other = BlockRelease(NoiseSource(NoiseKey.fresh()), 1.0, 1, True)
     assert not np.array_equal(release_part(*task), release_part(files, other, *task[2:]))
+
+
+@pytest.mark.parametrize("way", ["arriving", "leaving"])
+def test_a_copy_of_a_part_that_is_not_the_stored_one_is_refused(stores, tmp_path, way):
+    """A worker of a cluster may have a copy that nobody has verified."""
+    graph = stores["dense"][7]
+    arriving, leaving = graph.in_part(3), list(graph.out_parts())[3]
+    known = (arriving, graph.digest(3), (leaving, graph.digest(3, leaving=True)))
+    block = BlockRelease(NoiseSource(NoiseKey.fresh()), 1.0, 1, True)
+    values = np.zeros((graph.num_nodes, 3))
+    release_part([PartFiles(*known)], block, values)
+    part = arriving if way == "arriving" else leaving
+    copy = replace(part, path=Path(shutil.copy(part.path, tmp_path / "copy.parquet")))
+    wrong = (copy, "0" * 64, known[2]) if way == "arriving" else (*known[:2], (copy, "0" * 64))
+    with pytest.raises(IntegrityError):
+        release_part([PartFiles(*wrong)], block, values)
 
 
 class _Careless(InProcess):

@@ -246,7 +246,7 @@ def total_of(graph, **options):
 
 
 @pytest.mark.parametrize("directed", [False, True])
-@pytest.mark.parametrize("weighs", [(), (0,), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize("weighs", [(), (0,), (1,), (0, 1, 2)], ids=str)
 @pytest.mark.parametrize("noise", ["safe", pytest.param("fast", marks=pytest.mark.gate)])
 def test_a_total_is_the_same_in_memory_on_disk_and_by_a_product(directed, weighs, noise, tmp_path):
     """And it is the exact sum of the types with noise of one release on top."""
