@@ -44,6 +44,7 @@ def rare():
 def fitted(rare):
     """One fit with and one without class weights, everything else alike."""
     shared = {"level": "edge", "epsilon": 12.0, "delta": 1e-7, "insecure_noise_seed": 1}
+    shared["epochs"] = 20
     return LabelGAP(**shared).fit(rare), LabelGAP(**shared, class_weight="balanced").fit(rare)
 
 
@@ -194,6 +195,13 @@ class TestClassWeights:
         recall = [decided(model, rare)[test & members].mean() for model in fitted]
         assert recall[1] > recall[0] + 0.05
 
+    def test_answers_from_the_cache_are_weighed_as_all_others(self, fitted, rare):
+        for model in fitted:
+            np.testing.assert_array_equal(model.predict_cached(), model.predict_proba(rare))
+            some = rare.ids[[7, 3]]
+            found = model.predict_proba(rare)[[7, 3]]
+            np.testing.assert_allclose(model.predict_cached(some), found, atol=1e-6)
+
     @pytest.mark.parametrize(
         ("method", "options"), [(LabelGAP, {}), (LabelGAP, {"folds": 0, "hops": 2}), (MLP, {})]
     )
@@ -269,6 +277,23 @@ def test_a_saved_model_keeps_the_regression(irrelevant, tmp_path):
     model.save(tmp_path / "model")
     loaded = MLP.load(tmp_path / "model")
     assert np.array_equal(loaded.predict_proba(irrelevant), model.predict_proba(irrelevant))
+
+
+def test_validation_labels_decide_the_share_of_regressions_and_test_labels_decide_nothing():
+    """Nor do test labels decide whether a class counts as rare."""
+    graph = rare_graph(num_nodes=600, num_edges=3000, rate=0.06, noise_columns=60, labelled=0.9)
+    nobody = np.zeros(graph.num_nodes, dtype=bool)
+    states = []
+    for flipped in (nobody, graph.test_mask, graph.val_mask):
+        labels = np.where(flipped, 1 - graph.labels, graph.labels)
+        model = MLP(level="edge", epochs=20).fit(graph._replace(labels=labels))
+        states.append({name: part.state_dict() for name, part in model.modules_.items()})
+    for name, state in states[0].items():
+        for key, value in state.items():
+            assert torch.equal(value, states[1][name][key]), (name, key)
+    shares = [state["shrunk"]["share"] for state in states]
+    assert shares[0].any()
+    assert not torch.equal(shares[0], shares[2])
 
 
 def test_the_first_hop_tells_how_many_neighbours_there_are(irrelevant):

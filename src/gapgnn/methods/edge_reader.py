@@ -140,7 +140,7 @@ class EdgeReader(NodeClassifier[S]):
         device = choose_device(self.device)
         self.networks_on(device)
         with torch.no_grad():
-            scores = self.scores_from(known, None, device)
+            scores = self._weighed(self.scores_from(known, None, device))
         result: NDArray[np.float32] = torch.softmax(scores.double(), dim=-1).float().cpu().numpy()
         return result
 
