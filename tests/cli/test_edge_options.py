@@ -41,6 +41,8 @@ def test_describe_shows_edge_types_weights_and_rows_left_out(gapgnn, files, tmp_
     assert found["edge_types"]["money"]["weights"]["high"] == 100
     assert (found["without_amount"], found["without_time"]) == (1, 1)
     assert found["outside"] > 100
+    # Out-degrees are those over all edge types, as the arcs are.
+    assert found["degree"]["mean"] == pytest.approx(found["arcs"] / found["nodes"])
     code, out, err = gapgnn("describe", *edges, *WEIGHT, *window)
     assert code == 0
     for text in ("money", "without a readable amount", "without a readable time", "outside"):

@@ -957,6 +957,7 @@ class TestOwnRecord:
         [
             (MLP, ("--own", "record"), "`--own` must be left out for mlp"),
             (LabelGAP, ("--own", "record", "--cached"), "`--cached` must be left out"),
+            (LabelGAP, ("--new-people", "--cached"), "`--cached` must be left out"),
         ],
     )
     def test_what_cannot_be_read_is_refused(

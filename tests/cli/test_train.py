@@ -18,7 +18,8 @@ import pytest
 from methodgraphs import small_graph, write_risks, write_tables
 from schemacases import SCHEMA, declared
 
-from gapgnn import load_model
+from gapgnn import NodeLabelGAP, load_model
+from gapgnn.cli.train import FEATURES_ONLY, NOT_PRIVATE, PAPER, _untrained
 from gapgnn.graph.datasets import load as datasets
 from gapgnn.graph.tables.schema import Label
 from gapgnn.methods import estimator as estimator_module
@@ -886,6 +887,22 @@ class TestPlan:
             "for comparison: GAP (paper), charged epsilon 1, delta 0.0001 too; left out with "
             "--no-compare"
         ]
+
+    def test_at_node_level_nothing_is_charged_for_comparison_on_own_data_unasked(
+        self, gapgnn, tables
+    ):
+        words = ["train", *declared(tables), *NODE, "--epsilon", "1", "--plan"]
+        assert "for comparison" not in gapgnn(*words)[1]
+        assert "for comparison: features only (MLP), charged" in gapgnn(*words, "--compare")[1]
+
+    def test_models_for_comparison_are_charged_to_the_ledger_of_the_command(self, tmp_path):
+        model = NodeLabelGAP(epsilon=3.0, ledger=tmp_path / "own.sqlite", seed=7)
+        found = _untrained(model, (PAPER, FEATURES_ONLY, NOT_PRIVATE))
+        assert len(found) == 3
+        assert {one.ledger for one in found.values()} == {tmp_path / "own.sqlite"}
+        assert {one.seed for one in found.values()} == {7}
+        private = [one for name, one in found.items() if name != NOT_PRIVATE]
+        assert {(one.level, one.epsilon) for one in private} == {("node", 3.0)}
 
     def test_without_privacy_there_is_no_price(self, gapgnn, tables):
         code, out, _ = gapgnn("train", *tables, "--level", "none", "--plan")

@@ -7,7 +7,9 @@ import pytest
 from methodgraphs import with_arcs
 
 from gapgnn import Graph, LabelGAP, Ledger, NodeLabelGAP, load_model
+from gapgnn.errors import InputError
 from gapgnn.evaluation.report.model import render_model
+from gapgnn.graph import join_edge_types
 from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.graph.transforms import random_split
 from gapgnn.privacy.card import PrivacyCard
@@ -86,6 +88,9 @@ def test_its_predictions_depend_on_no_edge_and_further_graphs_are_free(case, tmp
     np.testing.assert_allclose(loaded.predict_proba(bare), expected, atol=1e-6)
     assert len(ledger.entries()) == charges
     assert len(loaded.releases_.hops) == 1
+    # What is refused elsewhere is refused here, so that nobody meets it with the next model.
+    with pytest.raises(InputError, match="must have the edge types of training"):
+        loaded.predict_proba(join_edge_types({"calls": graph, "visits": graph}))
 
 
 def test_a_model_that_reads_edges_has_its_own_name_and_charges(ledger):

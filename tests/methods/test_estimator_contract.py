@@ -16,6 +16,7 @@ from gapgnn import GAP, MLP, GraphSAGE
 from gapgnn.errors import InputError, PrivacyError
 from gapgnn.graph.convert import to_pyg
 from gapgnn.methods import method_class, registry
+from gapgnn.training.splits import repeat_splits
 
 METHODS = [method_class(name) for name in registry.METHODS]
 METHOD_LEVELS = [(method, level) for method in METHODS for level in method.levels]
@@ -149,6 +150,22 @@ def test_at_node_level_no_repeat_gives_others_new_roles_when_somebody_leaves(gra
         for mask in ("train", "val", "test"):
             assert (getattr(before, mask)[:, kept] == getattr(after, mask)).all()
     assert (before.train[1] != before.train[2]).any()
+
+
+@pytest.mark.parametrize("level", ["edge", "node"])
+@pytest.mark.parametrize("split", ["fresh", "fixed"])
+def test_no_repeat_gives_a_role_to_nodes_that_have_none(level, split, graph):
+    """They may have no label: such a node must not train, nor be counted in a figure."""
+    used = np.arange(graph.num_nodes) % 5 != 0
+    masks = [mask & used for mask in (graph.train_mask, graph.val_mask, graph.test_mask)]
+    labels = np.where(used, graph.labels, -1)
+    few = graph._replace(
+        labels=labels, **dict(zip(("train_mask", "val_mask", "test_mask"), masks, strict=True))
+    )
+    splits = repeat_splits(few, level=level, repeats=6, split=split, seed=0)
+    for repeat in range(6):
+        roles = np.stack([splits.train[repeat], splits.val[repeat], splits.test[repeat]])
+        np.testing.assert_array_equal(roles.sum(axis=0), used)
 
 
 def test_dropout_is_refused_at_node_level_where_masks_would_move_others(graph):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from suited import seeded
 from gapgnn import Graph, Ledger
 from gapgnn.errors import BudgetExceededError, InputError, PrivacyError
 from gapgnn.graph.transforms import induced
+from gapgnn.privacy import observed_by
 from gapgnn.privacy import session as session_module
 from gapgnn.privacy.ledger.people import People
 from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation
@@ -23,6 +25,23 @@ from gapgnn.training.trainer import Trainer
 @pytest.fixture(scope="module")
 def graph() -> Graph:
     return small_graph(num_nodes=200)
+
+
+class Values:
+    """Notes what noise was added to, by the name of the release."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, np.ndarray] = {}
+
+    def begin(self, *args, **about):
+        pass
+
+    def batch(self, phase, batch, members):
+        return batch
+
+    def release(self, release, output):
+        self.seen[release.name] = np.asarray(release.value)
+        return output
 
 
 class TestPrediction:
@@ -46,6 +65,23 @@ class TestPrediction:
         np.testing.assert_array_equal(model.predict_proba(graph), wanted)
         if level != "node":
             np.testing.assert_array_equal(model.predict_proba(), wanted)
+
+    @pytest.mark.parametrize("level", ["none", "edge"])
+    def test_each_hop_sums_the_released_rows_of_the_hop_before(self, level, graph):
+        """Neither hop 0 again, nor the sums before noise, which nobody paid for."""
+        observer = Values()
+        with observed_by(observer):
+            model = quick(level, hops=3).fit(graph)
+        _, *released = hops(model)
+        lists = graph.adjacency().T
+        for number, (before, after) in enumerate(pairwise(released), start=2):
+            sums = lists @ before
+            if level == "none":
+                wanted = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-9)
+                np.testing.assert_allclose(after, wanted, atol=1e-4)
+            else:
+                value = observer.seen[f"hop {number}"].reshape(sums.shape)
+                np.testing.assert_allclose(value, sums, atol=0.01)
 
     def test_the_order_of_nodes_does_not_change_whose_label_is_whose(self, graph, ledger):
         for level in LEVELS:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 
 from gapgnn.graph import Graph
 from gapgnn.graph.store import open_store, store_graph
-from gapgnn.methods import lists, sums_of_rows, sums_over_lists
+from gapgnn.methods import exact_sums, lists, sums_of_rows, sums_over_lists
 from gapgnn.privacy.mechanisms import GRID
 
 COUNT, WIDTH, REPEATS = 700, 5, 2
@@ -92,3 +93,19 @@ def test_a_graph_on_disk_has_the_same_sums(directed, parts, tmp_path):
     stored = open_store(tmp_path / "store")
     assert torch.equal(sums_of_rows(stored, rows), sums_of_rows(graph, rows))
     assert torch.equal(by_arcs(stored, rows), by_arcs(graph, rows))
+
+
+@pytest.mark.parametrize("directed", [True, False])
+@pytest.mark.parametrize("way", ["leaving", "arriving", "symmetrised"])
+def test_a_message_counts_by_the_weight_of_its_edge(way, directed):
+    """As in the hops that networks were trained on; nobody reads a message of their own."""
+    graph, rows = graph_of(directed=directed, weighted=True), rows_of()[0]
+    owners = np.repeat(np.arange(COUNT), np.diff(graph.indptr))
+    is_loop = owners == graph.indices
+    assert is_loop.any()
+    parts = np.where(is_loop, 0.0, graph.weights), graph.indices, graph.indptr
+    weights = sp.csr_array(parts, shape=(COUNT, COUNT))
+    read = {"leaving": weights, "arriving": weights.T, "symmetrised": weights + weights.T}[way]
+    options = {} if way == "leaving" else {way: True}
+    found = exact_sums(graph, rows, **options).numpy()
+    np.testing.assert_allclose(found, read @ rows.double().numpy(), atol=0.1)

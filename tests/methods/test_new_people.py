@@ -254,8 +254,17 @@ class TestWhoIsNew:
         assert model.predict_proba(as_text, new_people=True).shape == first.shape
 
 
-def test_of_every_edge_type_the_new_edges_are_read_and_their_ends_are_charged():
-    whole = unlike_types(directed=True)
+def amounts(edges: Graph) -> np.ndarray:
+    """The weight of every arc, as a matrix; 1 without weights."""
+    arcs = edges.adjacency().tocoo()
+    found = np.zeros((edges.num_nodes, edges.num_nodes))
+    found[arcs.row, arcs.col] = 1.0 if edges.weights is None else edges.weights
+    return found
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_of_every_edge_type_the_new_edges_are_read_and_their_ends_are_charged(weighted):
+    whole = unlike_types(directed=True, weighted=weighted)
     is_late = np.arange(whole.num_nodes) >= 100
     known = ReleasedHops("", np.arange(100), (torch.zeros(100, 2),), has_hop_zero=True)
     found = NewPeople.beside(whole, known, needs_rows=True)
@@ -263,8 +272,8 @@ def test_of_every_edge_type_the_new_edges_are_read_and_their_ends_are_charged():
     is_new = is_late[:, None] | is_late[None, :]
     named = set(np.flatnonzero(is_late).tolist())
     for one, read in zip(whole.edge_types, found.graph.edge_types, strict=True):
-        arcs = one.adjacency().toarray()
-        np.testing.assert_array_equal(read.adjacency().toarray(), (arcs * is_new)[order][:, order])
+        arcs = amounts(one)
+        np.testing.assert_array_equal(amounts(read), (arcs * is_new)[order][:, order])
         assert (arcs * ~is_new).any()
         named |= set(np.concatenate(np.nonzero(arcs * is_new)).tolist())
     assert set(found.people.ids.tolist()) == named

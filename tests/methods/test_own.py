@@ -336,6 +336,18 @@ class TestOwnLabel:
             released.append((sums / STD).float())
         return votes.read([torch.cat(released, dim=-1) + noise[0]])[0]
 
+    def test_nothing_is_taken_out_for_whoever_has_no_label(self):
+        """Also if the public hash lets them train: nothing of theirs was sent."""
+        graph = small_graph(num_nodes=120)
+        nobody = np.zeros(120, dtype=bool)
+        labels = np.where(np.arange(120) % 3 == 0, -1, graph.labels)
+        graph = random_split(graph.with_masks(*[nobody] * 3)._replace(labels=labels), seed=0)
+        model = quick("record", epochs=1)
+        model._keeps_repeats = True
+        scores, _ = model.fit(graph)._repeats
+        wanted = torch.softmax(scores[0].double(), dim=-1).numpy()
+        np.testing.assert_allclose(model.predict_proba(graph), wanted, atol=1e-5)
+
     @pytest.mark.parametrize("is_typed", [False, True])
     def test_with_another_label_of_ones_own_one_reads_the_same(self, is_typed):
         """With the release that belongs to it: own row and all rows of the list have moved."""

@@ -15,9 +15,12 @@ from gapgnn.errors import InputError
 from gapgnn.graph import join_edge_types
 from gapgnn.methods import exact_sums
 from gapgnn.methods.label_gap import own_neighbours, own_record
+from gapgnn.methods.label_gap.codes import class_counts
+from gapgnn.methods.label_gap.own_neighbours import vote_weights
 from gapgnn.methods.label_gap.own_record import are_alike
 from gapgnn.methods.label_gap.stages import Stages
 from gapgnn.privacy import observed_by
+from gapgnn.training import FeatureInputs
 
 QUICK = {"level": "edge", "epochs": 3, "epsilon": 1.0, "hops": 2}
 
@@ -140,6 +143,40 @@ def test_directed_graphs_read_what_their_hops_do(directions, graph):
     smaller = with_arcs(first, np.arange(len(arcs.row)) != 55, directed=True)
     people = {int(arcs.col[55])} | ({int(arcs.row[55])} if directions == "auto" else set())
     assert moved_by(model, first, smaller) == people
+
+
+@pytest.mark.parametrize("directions", [None, "both"])
+def test_all_neighbours_of_all_types_vote_with_their_last_message(directions, graph, monkeypatch):
+    """And each vote counts less the more of them there are, over all types and both directions."""
+    arcs = graph.adjacency().tocoo()
+    is_first, is_directed = (arcs.row + arcs.col) % 4 == 0, directions is not None
+    kept = arcs.row < arcs.col if is_directed else np.ones(len(arcs.row), dtype=bool)
+    both = join_edge_types(
+        {
+            "calls": with_arcs(graph, is_first & kept, directed=is_directed),
+            "visits": with_arcs(graph, ~is_first & kept, directed=is_directed),
+        }
+    )
+    options = {} if directions is None else {"directions": directions}
+    model = LabelGAP(**QUICK, **options).fit(both)
+    released = [hop.unsqueeze(0) for hop in model.releases_.training().hops[1:]]
+    stages = model._stages(both)
+    with torch.no_grad():
+        found = model._own_neighbours(stages, both, released).scores()
+        monkeypatch.setattr(own_neighbours, "ODDS", 1.0)
+        alone = model._own_neighbours(stages, both, released).scores()
+    monkeypatch.undo()
+    labels, train = torch.tensor(both.labels), torch.tensor(both.train_mask).unsqueeze(0)
+    features = FeatureInputs(both, torch.device("cpu"))
+    with torch.no_grad():
+        sent = stages.messages(features, labels, train, released)[-1][0]
+    # Without directions, and where both count, a node reads all its edges of the whole graph.
+    lists = graph.adjacency()
+    total = torch.from_numpy(lists @ sent.numpy())
+    weights = vote_weights(torch.from_numpy(np.diff(lists.indptr)).unsqueeze(-1).float())
+    wanted = weights * class_counts(total, stages.prior)
+    assert wanted.abs().max() > 1
+    torch.testing.assert_close(found - alone, wanted, atol=1e-3, rtol=0)
 
 
 class Scales:

@@ -7,13 +7,13 @@ import json
 import numpy as np
 import pytest
 import torch
-from methodgraphs import small_graph
+from methodgraphs import small_graph, with_arcs
 from suited import seeded, suited
 
 from gapgnn import GraphSAGE, load_model
 from gapgnn.errors import InputError, PrivacyError
 from gapgnn.methods import graphsage as sage_module
-from gapgnn.privacy import AddRemove, Directed, Undirected
+from gapgnn.privacy import AddRemove, Directed, Undirected, observed_by
 from gapgnn.privacy.accounting.events import Gaussian, RandomisedResponse
 from gapgnn.privacy.guarantee import Guarantee
 from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation
@@ -87,6 +87,46 @@ def test_repeats_have_noise_of_their_own(level, graph, monkeypatch):
     )
     quick(level, repeats=2, split="fixed").fit(graph)
     assert not np.allclose(kept[0][0].numpy(), kept[0][1].numpy())
+
+
+class Places:
+    """Notes which cells every release of edges names."""
+
+    def __init__(self):
+        self.seen = []
+
+    def begin(self, *args, **about):
+        pass
+
+    def release(self, release, output):
+        assert release.name == "edges"
+        self.seen.append(output[0])
+        return output
+
+
+def test_every_repeat_randomises_the_edges_for_itself():
+    """Initial weights differ too, so that scores would not tell."""
+    places = Places()
+    with observed_by(places):
+        quick("edge", epochs=1, repeats=2, split="fixed").fit(small_graph(num_nodes=120))
+    first, second = places.seen
+    assert not np.array_equal(first, second)
+
+
+@pytest.mark.parametrize("is_directed", [False, True])
+def test_a_further_graph_is_randomised_and_charged_by_its_own_direction(is_directed, graph, ledger):
+    """Whatever the first graph was: an edge without direction is one bit, and an arc is one."""
+    arcs = graph.adjacency().tocoo()
+    directed = with_arcs(graph, arcs.row < arcs.col, directed=True)
+    first, second = (graph, directed) if is_directed else (directed, graph)
+    model = quick("edge", epochs=1, ledger=ledger.path).fit(first)
+    asked = model.prediction_guarantee(second)
+    model.predict(second)
+    trained, charged = ledger.entries()
+    relations = ["undirected", "directed"] if is_directed else ["directed", "undirected"]
+    assert [trained.relation, charged.relation] == relations
+    assert str(asked.relation) == relations[1]
+    assert charged.epsilon == asked.epsilon == pytest.approx(4.0)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -205,9 +245,15 @@ def test_batches_train_too(graph):
 
 
 def test_a_directed_graph_is_read_along_its_arcs(graph):
-    directed = graph._replace(is_directed=True)
-    for level in LEVELS:
+    arcs = graph.adjacency().tocoo()
+    directed = with_arcs(graph, arcs.row < arcs.col, directed=True)
+    for level in PRIVATE:
         assert np.isfinite(quick(level).fit(directed).predict_proba(directed)).all()
+    model = quick("none", layers=1).fit(directed)
+    arcs = directed.adjacency().tocoo()
+    fewer = with_arcs(directed, np.arange(len(arcs.row)) != 40, directed=True)
+    moved = np.abs(model.predict_proba(directed) - model.predict_proba(fewer)).max(axis=1)
+    assert np.flatnonzero(moved > 1e-6).tolist() == [arcs.col[40]]
 
 
 @pytest.mark.parametrize(

@@ -193,6 +193,26 @@ class TestRows:
         along = {release.name.rpartition(" along ")[2] for release in sums}
         assert along == {"calls", "visits"}
 
+    def test_no_row_is_kept_of_whoever_has_no_record(self, ledger):
+        """Which other ids occur in lists is not public: neither of the training, nor later."""
+        options = {**NODE, "hop_share": 0.5, "ledger": ledger.path}
+        first, second = (unlike_types(directed=True, strangers=some) for some in (True, False))
+        for trained, asked in ((first, second), (second, first)):
+            model = NodeLabelGAP(**options).fit(trained)
+            model.predict_proba(asked)
+            releases = list(model.releases_.hops.values())
+            assert len(releases) == 2
+            assert {len(hop) for one in releases for hop in one.hops} == {NUM_NODES}
+            # Each hop has the noise that the networks were trained on, and is charged with it.
+            noise = {
+                event.label: event.noise_multiplier
+                for event in model.plan_.promise.events
+                if isinstance(event, Gaussian)
+            }
+            charged = [event["noise_multiplier"] for event in model.card_.releases[1].events]
+            assert charged == list(noise.values())
+            assert charged[0] > charged[1]
+
     def test_the_mean_out_degree_counts_lists_of_all_types(self, ledger):
         graph = unlike_types(directed=True, strangers=True)
         model = NodeLabelGAP(**NODE, ledger=ledger.path)

@@ -14,6 +14,8 @@ from gapgnn import Graph, Ledger, NeighborVote, load_model, random_split
 from gapgnn.errors import InputError, PrivacyError
 from gapgnn.graph import induced
 from gapgnn.methods import neighbor_vote as module
+from gapgnn.privacy import observed_by
+from gapgnn.training.splits import repeat_splits
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +25,20 @@ def graph() -> Graph:
 
 def fitted(graph: Graph, level: str, **options) -> NeighborVote:
     return suited(NeighborVote, {"epochs": 3, "epsilon": 4.0}, level=level, **options).fit(graph)
+
+
+class Responses:
+    """Notes which labels every release of a run answers for."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, np.ndarray] = {}
+
+    def begin(self, *args, **about):
+        pass
+
+    def release(self, release, output):
+        self.seen[release.name] = release.value
+        return output
 
 
 def without(graph: Graph, person: int) -> Graph:
@@ -70,6 +86,19 @@ class TestEdgeLevel:
         wanted = prior * 5.0**votes
         wanted /= wanted.sum(axis=1, keepdims=True)
         np.testing.assert_allclose(model.predict_proba(graph), wanted, atol=1e-4)
+
+    def test_in_each_repeat_its_own_training_nodes_vote(self, graph):
+        """Others' labels are what that repeat is tested on."""
+        found = []
+        for odds in (3.0, 9.0):
+            model = NeighborVote(level="edge", epochs=1, repeats=2, odds=odds)
+            model._keeps_repeats = True
+            found.append(model.fit(graph)._repeats)
+        (scores, splits), (others, _) = found
+        ballots = np.eye(graph.num_classes)[graph.labels]
+        votes = [graph.adjacency() @ (ballots * mask[:, None]) for mask in splits.train]
+        assert (votes[0] != votes[1]).any()
+        np.testing.assert_allclose((others - scores).numpy() / np.log(3.0), votes, atol=1e-3)
 
     def test_a_link_changes_nobodys_answer_but_those_of_the_two(self, graph):
         model = fitted(graph, "edge")
@@ -179,6 +208,17 @@ class TestNodeLevel:
             model = fitted(given, "node", repeats=repeats)
             assert model.card_.public[-1][1].startswith("given with the records")
             assert model._responding(given, repeats).all()
+
+    def test_in_each_repeat_the_labels_of_its_own_training_nodes_are_released(self, graph):
+        noted = Responses()
+        with observed_by(noted):
+            fitted(graph, "node", repeats=2)
+        splits = repeat_splits(graph, level="node", repeats=2, split="fresh", seed=0)
+        assert (splits.train[0] != splits.train[1]).any()
+        for repeat, train in enumerate(splits.train, start=1):
+            told = noted.seen[f"labels of repeat {repeat}"][:, : graph.num_classes]
+            wanted = np.eye(graph.num_classes)[graph.labels] * train[:, None]
+            np.testing.assert_array_equal(told, wanted)
 
     def test_with_roles_of_another_seed_everybody_answers(self):
         graph = random_split(small_graph(), seed=5)

@@ -11,6 +11,7 @@ from gapgnn import MLP, LabelGAP, NodeLabelGAP
 from gapgnn.errors import InputError
 from gapgnn.graph import folds_of
 from gapgnn.methods import Shape
+from gapgnn.methods.label_gap.stages import MEMBERS, stage_names
 from gapgnn.nn import LinearBySize, ShrunkRegression
 from gapgnn.training import CrossFit, FeatureModels, Splits, minibatches
 from gapgnn.training import crossfit as crossfit_module
@@ -137,10 +138,12 @@ def test_an_mlp_is_the_mean_of_its_networks_for_everybody(graph):
 
 @pytest.mark.parametrize("method", [LabelGAP, MLP])
 def test_linear_networks_are_solved_where_training_nodes_are_few(method, graph, monkeypatch):
-    few = method(level="edge", epochs=6).fit(graph)
-    assert few.modules_["linear"].is_solved
-    monkeypatch.setattr(crossfit_module, "FEW", int(graph.train_mask.sum()) - 1)
-    assert not method(level="edge", epochs=6).fit(graph).modules_["linear"].is_solved
+    """Few in each repeat: how many repeats there are must not change what one of them is."""
+    count = int(graph.train_mask.sum())
+    for most, is_few in ((count, True), (count - 1, False)):
+        monkeypatch.setattr(crossfit_module, "FEW", most)
+        model = method(level="edge", epochs=2, repeats=2).fit(graph)
+        assert model.modules_["linear"].is_solved == is_few
 
 
 def test_node_level_has_no_linear_network(graph):
@@ -214,6 +217,22 @@ def test_a_repeat_does_not_depend_on_the_others():
     alone = LabelGAP(**shared).fit(graph)
     beside = LabelGAP(**shared, repeats=3).fit(graph)
     assert alone.repeat_scores_[0] == beside.repeat_scores_[0]
+    # Also where the mixing weight leaves a classifier out of the answers.
+    for name in stage_names(2):
+        pairs = zip(
+            alone.modules_[name].parameters(), beside.modules_[name].parameters(), strict=True
+        )
+        for weight, same in pairs:
+            torch.testing.assert_close(weight, same, atol=1e-3, rtol=0)
     torch.testing.assert_close(
         alone.releases_.training().hops[0], beside.releases_.training().hops[0], atol=1e-4, rtol=0
     )
+
+
+def test_the_networks_of_an_ensemble_are_not_one_network_twice():
+    """They train on the same nodes in the same order, so that only their starts set them apart."""
+    model = LabelGAP(**{**QUICK, "hops": 2}).fit(small_graph(num_nodes=120))
+    for name in stage_names(2):
+        for weight in model.modules_[name].parameters():
+            assert len(weight) == MEMBERS
+            assert not torch.equal(weight[0], weight[1]), name

@@ -15,7 +15,7 @@ from methodgraphs import small_graph
 from sklearn import metrics as oracle
 from suited import decided
 
-from gapgnn import MLP, GraphSAGE, LabelGAP, NodeLabelGAP
+from gapgnn import MLP, Graph, GraphSAGE, LabelGAP, NodeLabelGAP
 from gapgnn.errors import InputError, PrivacyError
 from gapgnn.graph.tables import Schema
 from gapgnn.graph.tables.schema import Label
@@ -417,3 +417,13 @@ class TestMetric:
         with pytest.raises(InputError, match="`positive` must be one of common, rare"):
             LabelGAP(level="edge", positive="high", ledger=tmp_path / "no.sqlite").fit(graph)
         assert not (tmp_path / "no.sqlite").exists()
+
+    def test_labels_that_do_not_train_say_nothing_about_which_class_is_rare(self):
+        """A metric of the class chooses the epoch, so test labels must not choose the class."""
+        labels, train = np.array([0] * 9 + [1] * 8), np.zeros(17, dtype=bool)
+        train[[0, 1, 9, 10, 11, 12]] = True
+        test = np.isin(np.arange(17), [8, 16])
+        graph = Graph.from_arcs([0], [9], num_nodes=17, features=np.eye(17), labels=labels)
+        graph = graph.with_masks(train, ~train & ~test, test)
+        model = MLP(level="edge", epochs=1).fit(graph)
+        assert model.metrics(graph).ranking.positive == "0"

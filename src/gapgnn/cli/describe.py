@@ -131,7 +131,7 @@ def _summary(loaded: LoadedGraph) -> dict[str, Any]:
     graph = loaded.graph
     counts = np.bincount(graph.labels[graph.labels >= 0], minlength=graph.num_classes)
     names = graph.label_names or tuple(str(label) for label in range(graph.num_classes))
-    degrees = graph.out_degrees
+    degrees = np.sum([one.out_degrees for one in graph.edge_types], axis=0)
     declared = None
     if graph.schema is not None and graph.feature_names == graph.schema.feature_names:
         from gapgnn.graph.tables import column_summary

@@ -389,6 +389,8 @@ def _from_cache(args: argparse.Namespace, model: NodeClassifier) -> int:
 
     if args.own == "record":
         raise InputError("`--cached` must be left out with `--own record`, which reads lists.")
+    if args.new_people:
+        raise InputError("`--cached` must be left out with `--new-people`, who have no row in it.")
     if not isinstance(model, EdgeReader):
         raise InputError(f"`--cached` must be left out: {model.method} answers from features.")
     if _needs_label(args):
