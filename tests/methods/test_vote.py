@@ -216,9 +216,9 @@ class TestNodeLevel:
         splits = repeat_splits(graph, level="node", repeats=2, split="fresh", seed=0)
         assert (splits.train[0] != splits.train[1]).any()
         for repeat, train in enumerate(splits.train, start=1):
-            told = noted.seen[f"labels of repeat {repeat}"][:, : graph.num_classes]
+            released = noted.seen[f"labels of repeat {repeat}"][:, : graph.num_classes]
             wanted = np.eye(graph.num_classes)[graph.labels] * train[:, None]
-            np.testing.assert_array_equal(told, wanted)
+            np.testing.assert_array_equal(released, wanted)
 
     def test_with_roles_of_another_seed_everybody_answers(self):
         graph = random_split(small_graph(), seed=5)
