@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from gapgnn.evaluation.grid.records import Record
