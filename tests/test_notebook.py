@@ -57,6 +57,7 @@ def test_it_is_plain_and_holds_no_output_of_anybodys_run(notebook):
     assert PATH.stat().st_size < 20_000
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("example", ["bank", "hospital"])
 def test_examples_refuse_a_folder_with_something_in_it(example, tmp_path):
     (tmp_path / "customers.csv").write_text("my own")

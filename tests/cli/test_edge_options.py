@@ -92,6 +92,7 @@ def test_a_store_of_several_weighted_edge_types(gapgnn, files, tmp_path):
     assert runs[0] == runs[1]
 
 
+@pytest.mark.gate
 def test_a_configuration_file_names_several_tables(gapgnn, files, tmp_path):
     (tmp_path / "run.toml").write_text(
         'edges = ["calls.csv", "payments.csv"]\nnodes = "people.csv"\nlabel = "team"\n'
@@ -228,6 +229,7 @@ def test_spreadsheets_of_several_edge_types(gapgnn, spelled, tmp_path, ledger):
     assert (code, json.loads(out)["new_releases"]) == (0, 0), err
 
 
+@pytest.mark.gate
 def test_an_audit_of_a_model_that_remembers_its_spreadsheets(gapgnn, spelled, ledger):
     words = ["--edges", "calls.csv", *spelled, *WEIGHT, "--dangling", "drop"]
     code, _, err = gapgnn("train", "label-gap", *words, *TRAIN, "--out", "model", "--json")

@@ -69,6 +69,7 @@ class TestWithoutNoise:
         assert gapgnn(*words)[0] == 0
         assert ledger.entries() == []
 
+    @pytest.mark.gate
     def test_the_reference_without_privacy_is_left_out_under_a_budget(self, gapgnn, tables, ledger):
         grant(gapgnn, tables, "--level", "edge", "--epsilon", "4")
         words = ("train", "label-gap", *tables, *QUICK, "--no-save", "--compare")

@@ -835,6 +835,7 @@ def test_a_model_that_released_nothing_has_nothing_to_audit(
         main(["audit", "--model", str(tmp_path / "mlp")])
 
 
+@pytest.mark.gate
 def test_the_training_of_a_model_is_audited_as_a_whole(
     tmp_path: Path, ledger: Ledger, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -111,6 +111,7 @@ def test_the_command_writes_page_figures_and_tables(
     )
 
 
+@pytest.mark.gate
 def test_every_promised_section_is_there(made_up: list[Record], rendered: str) -> None:
     page = Page(rendered)
     ids = {attributes.get("id") for _, attributes in page.tags}

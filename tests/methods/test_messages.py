@@ -373,6 +373,7 @@ def test_few_people_are_learned_from_by_smaller_steps_of_an_ample_budget(
     assert set(steps) == {wanted}
 
 
+@pytest.mark.gate
 def test_rows_read_beside_hops_stay_long_whatever_the_budget(graph):
     many = {"level": "node", "epochs": 1, "batch_size": 50, "epsilon": 16.0, "train_size": 10_000}
 

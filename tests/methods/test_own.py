@@ -413,6 +413,7 @@ class TestOwnLabel:
         assert ("where roles come from", "given with the records") in facts
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("own", OWN)
 @pytest.mark.parametrize("noise", ["safe", pytest.param("fast", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("parts", [1, 7, 64])

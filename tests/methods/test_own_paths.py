@@ -43,6 +43,7 @@ def released(model: Any) -> tuple[torch.Tensor, ...]:
     return next(iter(found)).hops if found else ()
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "name", ["vote at node level", "vote at edge level", "record at edge level"]
 )

@@ -236,6 +236,7 @@ class TestClassWeights:
         assert found[1] > 0.3
 
 
+@pytest.mark.gate
 def test_a_rare_class_is_found_through_the_graph(fitted, rare):
     features = MLP(level="edge").fit(rare)
     assert auc(fitted[0], rare) > auc(features, rare) + 0.15

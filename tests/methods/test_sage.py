@@ -281,6 +281,7 @@ def test_bad_parameters_say_why_and_charge_nothing(changes, error, words, graph,
     assert ledger.entries() == []
 
 
+@pytest.mark.gate
 def test_the_command_line_trains_sage(capsys, ledger, tmp_path):
     from gapgnn.cli.main import main
 

@@ -172,6 +172,7 @@ def kill(parent: subprocess.Popen[str], child: int) -> None:
         pass
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     ("ledger", "times"),
     [("file", 20), pytest.param("server", 8, marks=pytest.mark.gate)],

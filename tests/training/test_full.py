@@ -99,6 +99,7 @@ def test_with_dropout_only_training_nodes_are_in_the_gradient():
     assert float((found.norm() / wanted.norm() - 1).abs()) < 0.05
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(("num_train", "are_most"), [(250, True), (150, False)])
 def test_where_most_nodes_train_they_stand_for_all_in_deeper_networks(num_train, are_most):
     """Where fewer do, the gradient is that of all nodes; nodes always validate by all."""
